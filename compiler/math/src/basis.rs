@@ -2,8 +2,8 @@
 
 use faer::{Mat, MatRef};
 
+use super::exempt::ExemptColumns;
 use super::gauge::{Gauge, product};
-use super::low_rank::non_exempt_columns;
 use super::panels::Panels;
 use super::sink::{Sink, SinkOutcome, append_direction};
 use super::{Algebra, FactoriseError, Host, Weight, largest_entry_is_negative};
@@ -49,7 +49,7 @@ impl Default for BasisOptions<'_> {
 }
 
 /// Basis shared by projections that read the same input of width `d`.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct SharedBasis {
     /// `Pᵀ`, row-major `[k, d]`: one basis vector per row. Rows are orthonormal, with a positive
     /// entry of largest magnitude.
@@ -237,97 +237,44 @@ fn project_with_exempt(
     k: usize,
     options: &BasisOptions<'_>,
 ) -> Result<SharedBasis, FactoriseError> {
-    let exempt = options.exempt;
-    let others = non_exempt_columns(exempt, d, k)?;
-    let t = exempt.len();
-    let rest = if t == k {
+    let columns = ExemptColumns::new(options.exempt, d, k)?;
+    let rest = if columns.rank == 0 {
         SharedBasis {
-            basis: Vec::new(),
             projected: vec![Vec::new(); weights.len()],
-            eigenvalues: Vec::new(),
-            sink: None,
+            ..SharedBasis::default()
         }
     } else {
-        let of_others: Vec<Vec<f32>> = weights
-            .iter()
-            .map(|w| {
-                w.values
-                    .chunks_exact(d)
-                    .flat_map(|row| others.iter().map(|&c| row[c]))
-                    .collect()
-            })
-            .collect();
-        let reduced: Vec<Weight<'_>> = weights
-            .iter()
-            .zip(&of_others)
-            .map(|(w, values)| Weight {
-                rows: w.rows,
-                cols: others.len(),
-                values,
-            })
-            .collect();
-        let direction: Option<Vec<f64>> = options
-            .sink
-            .map(|sink| others.iter().map(|&c| sink.direction[c]).collect());
-        let sink = options
-            .sink
-            .zip(direction.as_ref())
-            .filter(|(_, direction)| direction.iter().any(|v| *v != 0.0))
-            .map(|(sink, direction)| Sink {
-                direction,
-                threshold: sink.threshold,
-            });
-        let gauge = options.gauge.restrict_to(&others);
+        let of_others = weights.iter().map(|&weight| columns.others_of(weight));
+        let of_others: Vec<Vec<f32>> = of_others.collect();
+        let reduced = weights.iter().zip(&of_others);
+        let reduced = reduced.map(|(w, values)| Weight {
+            rows: w.rows,
+            cols: columns.others.len(),
+            values,
+        });
+        let direction = columns.direction(options.sink);
         let options = BasisOptions {
-            weighting: options.weighting,
-            gauge: &gauge,
+            gauge: &options.gauge.restrict_to(&columns.others),
             exempt: &[],
-            sink,
-            algebra: options.algebra,
+            sink: options
+                .sink
+                .and_then(|sink| sink.along(direction.as_deref())),
+            ..*options
         };
-        project(&reduced, k - t, &options)?
+        project(&reduced.collect::<Vec<_>>(), columns.rank, &options)?
     };
-    let mut basis = vec![0.0; k * d];
-    for (row, &channel) in exempt.iter().enumerate() {
-        basis[row * d + channel] = 1.0;
-    }
-    let rows = rest.basis.chunks_exact(others.len().max(1));
-    for (to, row) in basis[t * d..].chunks_exact_mut(d).zip(rows) {
-        for (&channel, &value) in others.iter().zip(row) {
-            to[channel] = value;
-        }
-    }
-    let projected = weights
-        .iter()
-        .zip(&rest.projected)
-        .map(|(w, rest)| {
-            let mut rows = Vec::with_capacity(w.rows * k);
-            for (o, row) in w.values.chunks_exact(d).enumerate() {
-                rows.extend(exempt.iter().map(|&c| row[c]));
-                rows.extend(&rest[o * (k - t)..(o + 1) * (k - t)]);
-            }
-            rows
-        })
-        .collect();
+    let projected = weights.iter().zip(&rest.projected);
     Ok(SharedBasis {
-        basis,
-        projected,
+        basis: columns.input_factor(&rest.basis),
+        projected: projected
+            .map(|(&weight, rest)| columns.output_factor(weight, rest))
+            .collect(),
         ..rest
     })
 }
 
 fn check(weights: &[Weight<'_>], k: usize) -> Result<usize, FactoriseError> {
-    let d = weights.first().ok_or(FactoriseError::NoWeights)?.cols;
-    for (index, weight) in weights.iter().enumerate() {
-        weight.check(index)?;
-        if weight.cols != d {
-            return Err(FactoriseError::InputMismatch {
-                index,
-                expected: d,
-                found: weight.cols,
-            });
-        }
-    }
+    let d = Weight::check_all(weights)?;
     if k == 0 || k > d {
         return Err(FactoriseError::Rank {
             requested: k,

@@ -1,7 +1,7 @@
 //! Bias correction of a factorisation.
 
 use super::covariance::check_mean;
-use super::{FactoriseError, Weight};
+use super::{FactoriseError, Weight, dot};
 
 /// Returns `b = (W − B A) E[x]`, so that `E[B A x + b] = E[W x]`.
 ///
@@ -18,8 +18,7 @@ pub fn bias_correction(
 ) -> Result<Vec<f32>, FactoriseError> {
     weight.check(0)?;
     let (m, n) = (weight.rows, weight.cols);
-    let fits = |len: usize, rows: usize, cols: usize| rows.checked_mul(cols) == Some(len);
-    if r == 0 || !fits(a.len(), r, n) || !fits(b.len(), m, r) {
+    if r == 0 || !weight.has_factors(a, b, r) {
         return Err(FactoriseError::Factors {
             rows: m,
             cols: n,
@@ -29,8 +28,6 @@ pub fn bias_correction(
         });
     }
     check_mean(mean, n)?;
-    let dot =
-        |row: &[f32], x: &[f64]| -> f64 { row.iter().zip(x).map(|(&w, x)| f64::from(w) * x).sum() };
     let inner: Vec<f64> = a.chunks_exact(n).map(|row| dot(row, mean)).collect();
     let bias: Vec<f32> = weight
         .values

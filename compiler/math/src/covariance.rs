@@ -8,7 +8,7 @@
 //! the best factors minimise the first. If `Ŵ ŝ = W ŝ` for a sink direction, the output there is
 //! off by `b`.
 
-use super::{FactoriseError, SecondMoment, Weight};
+use super::{FactoriseError, SecondMoment, Weight, dot};
 
 /// Resolution of a second moment stored in float32; keeps the variance of a nearly constant channel
 /// positive.
@@ -56,10 +56,8 @@ pub fn mean_energy(weight: Weight<'_>, mean: &[f64]) -> f64 {
     if weight.check(0).is_err() || mean.len() != weight.cols {
         return f64::NAN;
     }
-    let output =
-        |row: &[f32]| -> f64 { row.iter().zip(mean).map(|(&w, x)| f64::from(w) * x).sum() };
     let rows = weight.values.chunks_exact(weight.cols);
-    rows.map(|row| output(row).powi(2)).sum()
+    rows.map(|row| dot(row, mean).powi(2)).sum()
 }
 
 pub(super) fn check_mean(mean: &[f64], inputs: usize) -> Result<(), FactoriseError> {
@@ -69,11 +67,15 @@ pub(super) fn check_mean(mean: &[f64], inputs: usize) -> Result<(), FactoriseErr
             found: mean.len(),
         });
     }
-    match mean.iter().position(|v| !v.is_finite()) {
+    check_finite(mean)
+}
+
+pub(super) fn check_finite(vector: &[f64]) -> Result<(), FactoriseError> {
+    match vector.iter().position(|v| !v.is_finite()) {
         None => Ok(()),
         Some(index) => Err(FactoriseError::VectorEntry {
             index,
-            value: mean[index],
+            value: vector[index],
         }),
     }
 }

@@ -6,7 +6,7 @@ use faer::linalg::householder;
 use faer::linalg::qr::no_pivoting::factor as qr;
 use faer::linalg::svd::{self, ComputeSvdVectors};
 use faer::linalg::temp_mat_scratch;
-use faer::{Col, Conj, Mat, Par};
+use faer::{Col, Conj, Mat, MatMut, Par};
 
 use super::{FactoriseError, LeadingVectors, power_of_two_below};
 
@@ -37,36 +37,20 @@ pub(super) fn eigen(mut matrix: Mat<f64>, k: usize) -> Result<LeadingVectors, Fa
         ),
     ]));
     let stack = MemStack::new(&mut memory);
-    let Tridiagonal {
-        diagonal,
-        below,
-        scale,
-        reflectors,
-    } = tridiagonalise(&mut matrix);
-    let mut values = Col::<f64>::zeros(n);
+    let tridiagonal = tridiagonalise(&mut matrix);
     let mut all = Mat::<f64>::zeros(n, n);
-    evd::tridiagonal_self_adjoint_evd(
-        diagonal.as_diagonal(),
-        below.as_diagonal(),
-        values.as_mut().as_diagonal_mut(),
-        Some(all.as_mut()),
-        Par::Seq,
-        stack,
-        Default::default(),
-    )
-    .map_err(|_| FactoriseError::NoConvergence { order: n })?;
-
+    let values = tridiagonal.eigenvalues(Some(all.as_mut()), stack)?;
     let mut vectors = Mat::from_fn(n, k, |i, j| all[(i, n - 1 - j)]);
     householder::apply_block_householder_sequence_on_the_left_in_place_with_conj(
         matrix.as_ref().submatrix(1, 0, n - 1, n - 1),
-        reflectors.as_ref(),
+        tridiagonal.reflectors.as_ref(),
         Conj::No,
         vectors.as_mut().subrows_mut(1, n - 1),
         Par::Seq,
         stack,
     );
     Ok(LeadingVectors {
-        values: (0..n).rev().map(|i| values[i] * scale).collect(),
+        values: values.into_iter().rev().collect(),
         vectors,
     })
 }
@@ -76,26 +60,10 @@ pub(super) fn eigenvalues(mut matrix: Mat<f64>) -> Result<Vec<f64>, FactoriseErr
     if n == 1 {
         return Ok(vec![matrix[(0, 0)]]);
     }
-    let Tridiagonal {
-        diagonal,
-        below,
-        scale,
-        ..
-    } = tridiagonalise(&mut matrix);
+    let tridiagonal = tridiagonalise(&mut matrix);
     drop(matrix);
-    let mut values = Col::<f64>::zeros(n);
     let mut memory = MemBuffer::new(temp_mat_scratch::<f64>(n, 1).array(2));
-    evd::tridiagonal_self_adjoint_evd(
-        diagonal.as_diagonal(),
-        below.as_diagonal(),
-        values.as_mut().as_diagonal_mut(),
-        None,
-        Par::Seq,
-        MemStack::new(&mut memory),
-        Default::default(),
-    )
-    .map_err(|_| FactoriseError::NoConvergence { order: n })?;
-    let mut values: Vec<f64> = values.iter().map(|v| v * scale).collect();
+    let mut values = tridiagonal.eigenvalues(None, MemStack::new(&mut memory))?;
     values.sort_by(|a, b| b.total_cmp(a));
     Ok(values)
 }
@@ -105,6 +73,29 @@ struct Tridiagonal {
     below: Col<f64>,
     scale: f64,
     reflectors: Mat<f64>,
+}
+
+impl Tridiagonal {
+    /// Returns the eigenvalues, in increasing order if their vectors are wanted.
+    fn eigenvalues(
+        &self,
+        vectors: Option<MatMut<'_, f64>>,
+        stack: &mut MemStack,
+    ) -> Result<Vec<f64>, FactoriseError> {
+        let order = self.diagonal.nrows();
+        let mut values = Col::<f64>::zeros(order);
+        evd::tridiagonal_self_adjoint_evd(
+            self.diagonal.as_diagonal(),
+            self.below.as_diagonal(),
+            values.as_mut().as_diagonal_mut(),
+            vectors,
+            Par::Seq,
+            stack,
+            Default::default(),
+        )
+        .map_err(|_| FactoriseError::NoConvergence { order })?;
+        Ok(values.iter().map(|value| value * self.scale).collect())
+    }
 }
 
 fn tridiagonalise(matrix: &mut Mat<f64>) -> Tridiagonal {

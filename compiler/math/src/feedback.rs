@@ -23,7 +23,7 @@ use htc_formats::bands::rotate;
 use htc_formats::block::NearbyKind;
 
 use super::gauge::SecondMoment;
-use super::{FactoriseError, Weight};
+use super::{FactoriseError, Weight, product_of_rows};
 
 /// Block-quantised format whose scales are fixed before its codes.
 pub trait BlockFormat {
@@ -112,13 +112,10 @@ impl ErrorFeedback {
     /// Factorises `C + damping · mean(diag C) · 1` for the second moment `C`.
     pub fn new(moment: SecondMoment<'_>, damping: f64) -> Result<Self, FactoriseError> {
         moment.check()?;
-        if !damping.is_finite() || damping < 0.0 {
-            return Err(FactoriseError::Damping { found: damping });
-        }
+        let added = check_damping(damping)?;
         let n = moment.order;
         let mean = (0..n).map(|i| moment.values[i * n + i]).sum::<f64>() / n as f64;
         let unit = if mean > 0.0 { mean } else { 1.0 };
-        let added = damping.max(MIN_DAMPING);
         ErrorFeedback::from_entries(n, |row, col| {
             let (row, col) = (row.max(col), row.min(col));
             let own = if row == col { added } else { 0.0 };
@@ -371,15 +368,7 @@ impl ErrorFeedback {
         let (m, n, block) = (rows.rows, self.order, code.block_len());
         let pairs = rows.values.iter().zip(&coded.values);
         let errors: Vec<f32> = pairs.map(|(w, value)| w - value).collect();
-        let mut slopes = vec![0.0f32; m * n];
-        matmul(
-            MatMut::from_row_major_slice_mut(&mut slopes, m, n),
-            Accum::Replace,
-            MatRef::from_row_major_slice(&errors, m, n),
-            MatRef::from_row_major_slice(&self.moment, n, n),
-            1.0,
-            Par::Seq,
-        );
+        let mut slopes = product_of_rows(&errors, &self.moment, n);
         let mut changed = 0;
         for row in 0..m {
             let slopes = &mut slopes[row * n..][..n];
@@ -445,15 +434,7 @@ fn factorise_moment(
     n: usize,
     entry: impl Fn(usize, usize) -> f64,
 ) -> Result<(Vec<f32>, Vec<f32>), FactoriseError> {
-    // A Cholesky factor explains rows by earlier rows.
-    let mut reversed = Mat::from_fn(n, n, |i, j| {
-        if j <= i {
-            entry(n - 1 - i, n - 1 - j)
-        } else {
-            0.0
-        }
-    });
-    cholesky_in_place(&mut reversed)?;
+    let reversed = reversed_cholesky(n, entry)?;
     let diagonal: Vec<f64> = (0..n).map(|i| reversed[(i, i)]).collect();
     let mut factor = vec![0.0; n * n];
     for (row, to) in factor.chunks_exact_mut(n).enumerate() {
@@ -468,28 +449,37 @@ fn factorise_moment(
 }
 
 /// A rank-deficient second moment needs it for a Cholesky factor in float64.
-pub(crate) const MIN_DAMPING: f64 = 1e-8;
+const MIN_DAMPING: f64 = 1e-8;
 
-/// Replaces the lower triangle.
-pub(crate) fn cholesky_in_place(matrix: &mut Mat<f64>) -> Result<(), FactoriseError> {
-    let n = matrix.nrows();
-    let params = Default::default();
-    let mut memory = MemBuffer::new(factor::cholesky_in_place_scratch::<f64>(
-        n,
-        Par::Seq,
-        params,
-    ));
-    factor::cholesky_in_place(
-        matrix.as_mut(),
-        Default::default(),
-        Par::Seq,
-        MemStack::new(&mut memory),
-        params,
-    )
-    .map(|_| ())
-    .map_err(
-        |factor::LltError::NonPositivePivot { index }| FactoriseError::NotDefinite {
-            index: n - 1 - index,
-        },
-    )
+/// Returns the damping that is applied.
+pub(crate) fn check_damping(damping: f64) -> Result<f64, FactoriseError> {
+    if !damping.is_finite() || damping < 0.0 {
+        return Err(FactoriseError::Damping { found: damping });
+    }
+    Ok(damping.max(MIN_DAMPING))
+}
+
+/// Returns the Cholesky factor of a symmetric matrix in reverse order, so that it explains rows by
+/// later rows; reads `entry` on and below the diagonal.
+pub(crate) fn reversed_cholesky(
+    n: usize,
+    entry: impl Fn(usize, usize) -> f64,
+) -> Result<Mat<f64>, FactoriseError> {
+    let mut matrix = Mat::from_fn(n, n, |i, j| {
+        if j <= i {
+            entry(n - 1 - i, n - 1 - j)
+        } else {
+            0.0
+        }
+    });
+    let (par, params) = (Par::Seq, Default::default());
+    let scratch = factor::cholesky_in_place_scratch::<f64>(n, par, params);
+    let mut memory = MemBuffer::new(scratch);
+    let stack = MemStack::new(&mut memory);
+    let done = factor::cholesky_in_place(matrix.as_mut(), Default::default(), par, stack, params);
+    done.map_err(|factor::LltError::NonPositivePivot { index }| {
+        let index = n - 1 - index;
+        FactoriseError::NotDefinite { index }
+    })?;
+    Ok(matrix)
 }

@@ -92,6 +92,18 @@ impl<'a> SecondMoment<'a> {
     }
 }
 
+/// Checks the diagonal of a second moment.
+pub(super) fn check_diagonal(diagonal: &[f64]) -> Result<(), FactoriseError> {
+    match diagonal.iter().position(|c| !c.is_finite() || *c < 0.0) {
+        None => Ok(()),
+        Some(at) => Err(FactoriseError::MomentEntry {
+            row: at,
+            col: at,
+            value: diagonal[at],
+        }),
+    }
+}
+
 /// Diagonal gauge.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Diagonal {
@@ -158,6 +170,15 @@ struct Roots {
 }
 
 impl Whitening {
+    fn new(moment: Mat<f64>, scale: f64) -> Whitening {
+        Whitening {
+            moment,
+            scale,
+            roots: OnceLock::new(),
+            root_lock: Mutex::new(()),
+        }
+    }
+
     /// Returns `C / scale²`; only the lower triangle is valid.
     pub(super) fn moment(&self) -> MatRef<'_, f64> {
         self.moment.as_ref()
@@ -228,13 +249,7 @@ impl Gauge {
         if !(0.0..=2.0).contains(&exponent) {
             return Err(FactoriseError::Exponent { found: exponent });
         }
-        if let Some(at) = diagonal.iter().position(|c| !c.is_finite() || *c < 0.0) {
-            return Err(FactoriseError::MomentEntry {
-                row: at,
-                col: at,
-                value: diagonal[at],
-            });
-        }
+        check_diagonal(diagonal)?;
         let mean = mean(diagonal.iter().copied());
         if mean == 0.0 {
             return Ok(Gauge::None);
@@ -266,12 +281,7 @@ impl Gauge {
                 shrunk[(i, j)] = (1.0 - shrinkage) * (lower[(i, j)] / scale / scale) + identity;
             }
         }
-        Ok(Gauge::Full(Whitening {
-            moment: shrunk,
-            scale,
-            roots: OnceLock::new(),
-            root_lock: Mutex::new(()),
-        }))
+        Ok(Gauge::Full(Whitening::new(shrunk, scale)))
     }
 
     pub(super) fn restrict_to(&self, kept: &[usize]) -> Self {
@@ -282,15 +292,13 @@ impl Gauge {
                 scale: d.scale,
             }),
             // The root of the submatrix, not the submatrix of the root.
-            Gauge::Full(w) => Gauge::Full(Whitening {
-                moment: Mat::from_fn(kept.len(), kept.len(), |i, j| {
+            Gauge::Full(w) => {
+                let moment = Mat::from_fn(kept.len(), kept.len(), |i, j| {
                     let (i, j) = (kept[i], kept[j]);
                     w.moment[(i.max(j), i.min(j))]
-                }),
-                scale: w.scale,
-                roots: OnceLock::new(),
-                root_lock: Mutex::new(()),
-            }),
+                });
+                Gauge::Full(Whitening::new(moment, w.scale))
+            }
         }
     }
 

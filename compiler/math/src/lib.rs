@@ -21,6 +21,7 @@ mod covariance;
 #[cfg(any(test, not(feature = "openblas")))]
 mod decompose;
 mod error;
+mod exempt;
 mod feedback;
 mod gauge;
 mod low_rank;
@@ -50,7 +51,7 @@ pub use gauge::{DEFAULT_EXPONENT, DEFAULT_SHRINKAGE, Diagonal, Gauge, SecondMome
 pub use low_rank::{LowRank, LowRankOptions, SvdMethod, low_rank, low_rank_with};
 pub use measure::{
     ErrorEnergies, dense_energies, low_rank_error, relative_tail, shared_error,
-    weighted_dense_energies, weighted_energies, weighted_relative_error, weighted_row_errors,
+    weighted_dense_energies, weighted_energies, weighted_row_errors,
 };
 pub use principal::{PrincipalBasis, principal_basis};
 pub use sink::{
@@ -59,6 +60,9 @@ pub use sink::{
 };
 pub use spectrum::{gauged_singular_values, singular_values};
 pub use symmetric::{symmetric_eigen, symmetric_eigenvalues};
+
+use faer::linalg::matmul::matmul;
+use faer::{Accum, MatMut, MatRef, Par};
 
 /// Library that decomposes on the [`Host`]; the last bits of the factors depend on it.
 pub const BACKEND: &str = if cfg!(feature = "openblas") {
@@ -88,7 +92,7 @@ impl Weight<'_> {
                 cols: self.cols,
             });
         }
-        if self.rows.checked_mul(self.cols) != Some(self.values.len()) {
+        if !self.is_whole() {
             return Err(FactoriseError::WeightLength {
                 index,
                 rows: self.rows,
@@ -107,12 +111,56 @@ impl Weight<'_> {
         }
     }
 
+    /// Checks weights that read the same input; returns its width.
+    fn check_all(weights: &[Weight<'_>]) -> Result<usize, FactoriseError> {
+        let expected = weights.first().ok_or(FactoriseError::NoWeights)?.cols;
+        for (index, weight) in weights.iter().enumerate() {
+            weight.check(index)?;
+            if weight.cols != expected {
+                return Err(FactoriseError::InputMismatch {
+                    index,
+                    expected,
+                    found: weight.cols,
+                });
+            }
+        }
+        Ok(expected)
+    }
+
+    fn is_whole(&self) -> bool {
+        self.rows.checked_mul(self.cols) == Some(self.values.len())
+    }
+
+    /// Returns true for factors `a [r, in]` and `b [out, r]` of the weight.
+    fn has_factors(&self, a: &[f32], b: &[f32], r: usize) -> bool {
+        r.checked_mul(self.cols) == Some(a.len()) && self.rows.checked_mul(r) == Some(b.len())
+    }
+
     fn norm_squared(&self) -> f64 {
         self.values
             .iter()
             .map(|&v| f64::from(v) * f64::from(v))
             .sum()
     }
+}
+
+/// Returns `X Y` for row-major `x [_, n]` and `y [n, _]`.
+fn product_of_rows(x: &[f32], y: &[f32], n: usize) -> Vec<f32> {
+    let (rows, cols) = (x.len() / n, y.len() / n);
+    let mut out = vec![0.0; rows * cols];
+    matmul(
+        MatMut::from_row_major_slice_mut(&mut out, rows, cols),
+        Accum::Replace,
+        MatRef::from_row_major_slice(x, rows, n),
+        MatRef::from_row_major_slice(y, n, cols),
+        1.0,
+        Par::Seq,
+    );
+    out
+}
+
+fn dot(x: &[f32], y: &[f64]) -> f64 {
+    x.iter().zip(y).map(|(&x, y)| f64::from(x) * y).sum()
 }
 
 /// Decides the sign of singular vectors on the stored float32, independently of the backend's last

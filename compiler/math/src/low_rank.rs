@@ -2,10 +2,13 @@
 
 use faer::{Accum, Mat, MatRef};
 
+use super::exempt::ExemptColumns;
 use super::gauge::{Diagonal, Gauge, for_each_quadratic_block, product, scale_rows};
 use super::panels::Panels;
 use super::sink::{Coverage, Sink, SinkOutcome, coverage_of_parts};
-use super::{Algebra, FactoriseError, Host, LeadingVectors, Weight, largest_entry_is_negative};
+use super::{
+    Algebra, FactoriseError, Host, LeadingVectors, Weight, dot, largest_entry_is_negative,
+};
 
 /// Method by which [`low_rank`] computes the singular vectors of the smaller side.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,7 +37,7 @@ const B_EXPONENT: f64 = 0.25;
 type FactorPair = (Vec<f32>, Vec<f32>);
 
 /// Low-rank factors `W ≈ B A`.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct LowRank {
     /// `A = S^¾ Vᵀ`, row-major `[r, in]`, with a positive entry of largest magnitude per row. Under
     /// a gauge `S^¾ Vᵀ G⁻¹`. Exempt columns come first, then an uncovered sink direction.
@@ -177,91 +180,31 @@ fn low_rank_with_exempt(
     r: usize,
     options: &LowRankOptions<'_>,
 ) -> Result<LowRank, FactoriseError> {
-    let (exempt, n) = (options.exempt, weight.cols);
-    let others = non_exempt_columns(exempt, n, r)?;
-    let t = exempt.len();
-    let left = r - t;
-    let rest = if left == 0 {
-        LowRank {
-            a: Vec::new(),
-            b: Vec::new(),
-            singular_values: Vec::new(),
-            sink: None,
-        }
+    let columns = ExemptColumns::new(options.exempt, weight.cols, r)?;
+    let rest = if columns.rank == 0 {
+        LowRank::default()
     } else {
-        let rows = weight.values.chunks_exact(n);
-        let values: Vec<f32> = rows
-            .flat_map(|row| others.iter().map(|&c| row[c]))
-            .collect();
         let of_others = Weight {
             rows: weight.rows,
-            cols: others.len(),
-            values: &values,
+            cols: columns.others.len(),
+            values: &columns.others_of(weight),
         };
-        let direction: Option<Vec<f64>> = options
-            .sink
-            .map(|sink| others.iter().map(|&c| sink.direction[c]).collect());
-        let sink = options
-            .sink
-            .zip(direction.as_ref())
-            .filter(|(_, direction)| direction.iter().any(|v| *v != 0.0))
-            .map(|(sink, direction)| Sink {
-                direction,
-                threshold: sink.threshold,
-            });
+        let direction = columns.direction(options.sink);
         let options = LowRankOptions {
-            input: &options.input.restrict_to(&others),
+            input: &options.input.restrict_to(&columns.others),
             exempt: &[],
-            sink,
+            sink: options
+                .sink
+                .and_then(|sink| sink.along(direction.as_deref())),
             ..*options
         };
-        low_rank_with(of_others, left, &options)?
+        low_rank_with(of_others, columns.rank, &options)?
     };
-    let mut a = vec![0.0; r * n];
-    for (row, &channel) in exempt.iter().enumerate() {
-        a[row * n + channel] = 1.0;
-    }
-    let rows = rest.a.chunks_exact(others.len().max(1));
-    for (to, row) in a[t * n..].chunks_exact_mut(n).zip(rows) {
-        for (&channel, &value) in others.iter().zip(row) {
-            to[channel] = value;
-        }
-    }
-    let mut b = vec![0.0; weight.rows * r];
-    for (o, (to, row)) in b
-        .chunks_exact_mut(r)
-        .zip(weight.values.chunks_exact(n))
-        .enumerate()
-    {
-        for (to, &channel) in to.iter_mut().zip(exempt) {
-            *to = row[channel];
-        }
-        to[t..t + left].copy_from_slice(&rest.b[o * left..(o + 1) * left]);
-    }
-    Ok(LowRank { a, b, ..rest })
-}
-
-pub(super) fn non_exempt_columns(
-    exempt: &[usize],
-    n: usize,
-    r: usize,
-) -> Result<Vec<usize>, FactoriseError> {
-    let mut next = 0;
-    for &channel in exempt {
-        if channel < next || channel >= n {
-            return Err(FactoriseError::ExemptChannel { channel, inputs: n });
-        }
-        next = channel + 1;
-    }
-    if exempt.len() > r {
-        return Err(FactoriseError::Rank {
-            requested: exempt.len(),
-            largest: r,
-        });
-    }
-    Ok((0..n)
-        .filter(|c| exempt.binary_search(c).is_err())
-        .collect())
+    Ok(LowRank {
+        a: columns.input_factor(&rest.a),
+        b: columns.output_factor(weight, &rest.b),
+        ..rest
+    })
 }
 
 /// Returns the coverage of `G⁻¹ ŝ` by the right singular vectors, `Vᵀ G⁻¹ = S^(t-1) A`.
@@ -384,10 +327,6 @@ fn prepend_component(along: &[f64], c: &[f64], unit: &[f64], (a, b): FactorPair)
         columns.extend_from_slice(rows(o));
     }
     (first, columns)
-}
-
-fn dot(x: &[f32], y: &[f64]) -> f64 {
-    x.iter().zip(y).map(|(&x, y)| f64::from(x) * y).sum()
 }
 
 fn add(sum: &mut [f64], factor: f64, x: &[f32]) {

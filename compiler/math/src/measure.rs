@@ -13,8 +13,7 @@ const TILE: usize = 512;
 /// Zero when both norms are zero, infinite when only `W` is, NaN for wrong lengths.
 pub fn low_rank_error(weight: Weight<'_>, a: &[f32], b: &[f32], r: usize) -> f64 {
     let (m, n) = (weight.rows, weight.cols);
-    let fits = |len: usize, rows: usize, cols: usize| rows.checked_mul(cols) == Some(len);
-    if !fits(weight.values.len(), m, n) || !fits(a.len(), r, n) || !fits(b.len(), m, r) {
+    if !weight.is_whole() || !weight.has_factors(a, b, r) {
         return f64::NAN;
     }
     let mut a_tile = Mat::<f64>::zeros(r, TILE.min(n));
@@ -23,18 +22,11 @@ pub fn low_rank_error(weight: Weight<'_>, a: &[f32], b: &[f32], r: usize) -> f64
     let (mut error, mut norm) = (0.0f64, 0.0f64);
     for col in (0..n).step_by(TILE) {
         let q = TILE.min(n - col);
-        for i in 0..r {
-            for j in 0..q {
-                a_tile[(i, j)] = f64::from(a[i * n + col + j]);
-            }
-        }
+        copy_to_tile(&mut a_tile, a, n, col);
         for row in (0..m).step_by(TILE) {
             let p = TILE.min(m - row);
             for i in 0..p {
-                let column = b_tile.as_mut().col_mut(i);
-                for (to, &from) in column.iter_mut().zip(&b[(row + i) * r..(row + i + 1) * r]) {
-                    *to = f64::from(from);
-                }
+                copy_to_column(&mut b_tile, i, &b[(row + i) * r..][..r]);
             }
             matmul(
                 product.as_mut().submatrix_mut(0, 0, q, p),
@@ -69,19 +61,6 @@ pub fn shared_error(weight: Weight<'_>, basis: &[f32], projected: &[f32], k: usi
     low_rank_error(weight, basis, projected, k)
 }
 
-/// Returns `(E‖(W − B A) x‖² / E‖W x‖²)^½`, see [`weighted_energies`].
-///
-/// Zero when both are zero, infinite when only the second is, NaN for wrong lengths.
-pub fn weighted_relative_error(
-    weight: Weight<'_>,
-    a: &[f32],
-    b: &[f32],
-    r: usize,
-    moment: SecondMoment<'_>,
-) -> f64 {
-    weighted_energies(weight, a, b, r, moment).relative_error()
-}
-
 /// Returns `E‖(W − B A) x‖² = tr((W − B A) C (W − B A)ᵀ)` and `E‖W x‖²` in float64, for inputs with
 /// the second moment `C` and decoded `a [r, in]` and `b [out, r]`, row-major.
 ///
@@ -94,17 +73,8 @@ pub fn weighted_energies(
     moment: SecondMoment<'_>,
 ) -> ErrorEnergies {
     let (m, n) = (weight.rows, weight.cols);
-    let fits = |len: usize, rows: usize, cols: usize| rows.checked_mul(cols) == Some(len);
-    if !fits(weight.values.len(), m, n)
-        || !fits(a.len(), r, n)
-        || !fits(b.len(), m, r)
-        || moment.order != n
-        || moment.check().is_err()
-    {
-        return ErrorEnergies {
-            error: f64::NAN,
-            weight: f64::NAN,
-        };
+    if !fits(weight, moment) || !weight.has_factors(a, b, r) {
+        return ErrorEnergies::UNDEFINED;
     }
     let mut a_tile = Mat::<f64>::zeros(r, TILE.min(n));
     let mut b_tile = Mat::<f64>::zeros(r, TILE.min(m));
@@ -114,23 +84,13 @@ pub fn weighted_energies(
     for row in (0..m).step_by(TILE) {
         let p = TILE.min(m - row);
         for i in 0..p {
-            let values = &weight.values[(row + i) * n..(row + i + 1) * n];
-            for (to, &from) in exact.as_mut().col_mut(i).iter_mut().zip(values) {
-                *to = f64::from(from);
-            }
-            let values = &b[(row + i) * r..(row + i + 1) * r];
-            for (to, &from) in b_tile.as_mut().col_mut(i).iter_mut().zip(values) {
-                *to = f64::from(from);
-            }
+            copy_to_column(&mut exact, i, &weight.values[(row + i) * n..][..n]);
+            copy_to_column(&mut b_tile, i, &b[(row + i) * r..][..r]);
         }
         missing.copy_from(&exact);
         for col in (0..n).step_by(TILE) {
             let q = TILE.min(n - col);
-            for i in 0..r {
-                for j in 0..q {
-                    a_tile[(i, j)] = f64::from(a[i * n + col + j]);
-                }
-            }
+            copy_to_tile(&mut a_tile, a, n, col);
             matmul(
                 missing.as_mut().submatrix_mut(col, 0, q, p),
                 Accum::Add,
@@ -158,6 +118,11 @@ pub struct ErrorEnergies {
 }
 
 impl ErrorEnergies {
+    const UNDEFINED: ErrorEnergies = ErrorEnergies {
+        error: f64::NAN,
+        weight: f64::NAN,
+    };
+
     /// Returns `(missing / whole)^½`; zero without error.
     pub fn relative_error(self) -> f64 {
         if self.error <= 0.0 {
@@ -194,11 +159,8 @@ pub fn weighted_dense_energies(
     moment: SecondMoment<'_>,
 ) -> ErrorEnergies {
     let (m, n) = (weight.rows, weight.cols);
-    if !lengths_match(weight, stored, moment) {
-        return ErrorEnergies {
-            error: f64::NAN,
-            weight: f64::NAN,
-        };
+    if !fits(weight, moment) || stored.len() != weight.values.len() {
+        return ErrorEnergies::UNDEFINED;
     }
     let mut energies = ErrorEnergies::default();
     let mut exact = Mat::<f64>::zeros(n, TILE.min(m));
@@ -230,7 +192,7 @@ pub fn weighted_row_errors(
     moment: SecondMoment<'_>,
 ) -> Option<Vec<f64>> {
     let (m, n) = (weight.rows, weight.cols);
-    if !lengths_match(weight, stored, moment) {
+    if !fits(weight, moment) || stored.len() != weight.values.len() {
         return None;
     }
     let missing = Mat::from_fn(n, m, |col, row| {
@@ -249,12 +211,24 @@ pub fn weighted_row_errors(
     done.ok().map(|()| errors)
 }
 
-fn lengths_match(weight: Weight<'_>, stored: &[f32], moment: SecondMoment<'_>) -> bool {
-    let numbers = weight.rows.checked_mul(weight.cols);
-    numbers == Some(weight.values.len())
-        && numbers == Some(stored.len())
-        && moment.order == weight.cols
-        && moment.check().is_ok()
+fn copy_to_column(to: &mut Mat<f64>, column: usize, values: &[f32]) {
+    let column = to.as_mut().col_mut(column).iter_mut();
+    column
+        .zip(values)
+        .for_each(|(to, &from)| *to = f64::from(from));
+}
+
+/// Copies columns of `a [r, n]`, from `col` on, to the left of a tile.
+fn copy_to_tile(tile: &mut Mat<f64>, a: &[f32], n: usize, col: usize) {
+    for (i, row) in a.chunks_exact(n).enumerate() {
+        for (j, &value) in row[col..].iter().take(TILE).enumerate() {
+            tile[(i, j)] = f64::from(value);
+        }
+    }
+}
+
+fn fits(weight: Weight<'_>, moment: SecondMoment<'_>) -> bool {
+    weight.is_whole() && moment.order == weight.cols && moment.check().is_ok()
 }
 
 fn energy(t: MatRef<'_, f64>, moment: SecondMoment<'_>) -> f64 {

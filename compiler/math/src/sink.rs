@@ -6,6 +6,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::covariance::check_finite;
+use super::gauge::check_diagonal;
 use super::{FactoriseError, Weight};
 
 /// Returns the root mean square coverage of a direction by a random basis, `(rank / width)^½`: the
@@ -26,7 +28,16 @@ pub struct Sink<'a> {
     pub threshold: f64,
 }
 
-impl Sink<'_> {
+impl<'a> Sink<'a> {
+    /// Returns the same sink along another direction, if any.
+    pub(super) fn along<'b>(self, direction: Option<&'b [f64]>) -> Option<Sink<'b>> {
+        let threshold = self.threshold;
+        direction.map(|direction| Sink {
+            direction,
+            threshold,
+        })
+    }
+
     pub(super) fn into_unit(self, inputs: usize) -> Result<(Vec<f64>, f64), FactoriseError> {
         if self.direction.len() != inputs {
             return Err(FactoriseError::VectorLength {
@@ -127,12 +138,7 @@ pub(super) fn coverage_of_parts(parts: impl Iterator<Item = f64>) -> Coverage {
 }
 
 fn normalise(direction: &[f64]) -> Result<Vec<f64>, FactoriseError> {
-    if let Some(index) = direction.iter().position(|v| !v.is_finite()) {
-        return Err(FactoriseError::VectorEntry {
-            index,
-            value: direction[index],
-        });
-    }
+    check_finite(direction)?;
     let largest = direction.iter().fold(0.0f64, |m, v| m.max(v.abs()));
     if largest == 0.0 {
         return Err(FactoriseError::NoDirection);
@@ -150,17 +156,9 @@ fn dot(x: &[f64], y: &[f64]) -> f64 {
 /// Returns the `count` input columns of largest norm over all `weights`, ascending: exempt channels
 /// without calibration.
 pub fn largest_columns(weights: &[Weight<'_>], count: usize) -> Result<Vec<usize>, FactoriseError> {
-    let inputs = weights.first().ok_or(FactoriseError::NoWeights)?.cols;
+    let inputs = Weight::check_all(weights)?;
     let mut energy = vec![0.0; inputs];
-    for (index, weight) in weights.iter().enumerate() {
-        weight.check(index)?;
-        if weight.cols != inputs {
-            return Err(FactoriseError::InputMismatch {
-                index,
-                expected: inputs,
-                found: weight.cols,
-            });
-        }
+    for weight in weights {
         for row in weight.values.chunks_exact(inputs) {
             for (sum, &v) in energy.iter_mut().zip(row) {
                 *sum += f64::from(v) * f64::from(v);
@@ -173,14 +171,8 @@ pub fn largest_columns(weights: &[Weight<'_>], count: usize) -> Result<Vec<usize
 /// Returns the `count` channels of largest second moment `C_ii = E[x_i²]`, ascending: exempt
 /// channels after calibration.
 pub fn largest_moments(diagonal: &[f64], count: usize) -> Result<Vec<usize>, FactoriseError> {
-    match diagonal.iter().position(|c| !c.is_finite() || *c < 0.0) {
-        None => indices_of_largest(diagonal, count),
-        Some(at) => Err(FactoriseError::MomentEntry {
-            row: at,
-            col: at,
-            value: diagonal[at],
-        }),
-    }
+    check_diagonal(diagonal)?;
+    indices_of_largest(diagonal, count)
 }
 
 fn indices_of_largest(energy: &[f64], count: usize) -> Result<Vec<usize>, FactoriseError> {

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use faer::Mat;
 
-use super::record::{DimensionLayer, Pca, Stability, TwoNn, rounded};
+use super::record::{Dimension, DimensionLayer, Pca, Stability, TwoNn, rounded};
 use super::sample::{Sample, WeightedSample, shuffled};
 use crate::calibrate::StoredMoment;
 use crate::math::{FactoriseError, Host, symmetric_eigenvalues};
@@ -12,13 +12,13 @@ use crate::system::random::Rng;
 
 pub(super) const ENERGY: f64 = 0.95;
 
-pub(super) const CONFIDENCE: f64 = 0.95;
+const CONFIDENCE: f64 = 0.95;
 
 /// The outermost 25 on either side are left out.
-pub(super) const REPLICATES: usize = 1000;
+const REPLICATES: usize = 1000;
 
 /// The outermost 5 on either side are left out.
-pub(super) const PCA_REPLICATES: usize = 200;
+const PCA_REPLICATES: usize = 200;
 
 const MIN_BLOCKS: usize = 8;
 
@@ -34,6 +34,17 @@ const MAX_DEVIATION: f64 = 1.0;
 /// Fraction of the largest ratios left out: distant vectors weigh most and do not follow the law
 /// (Facco et al. 2017).
 const DISCARDED: f64 = 0.1;
+
+/// Returns the rules, without layers.
+pub(super) fn empty() -> Dimension {
+    Dimension {
+        confidence: CONFIDENCE,
+        replicates: REPLICATES,
+        pca_replicates: PCA_REPLICATES,
+        seed: SEED,
+        layers: Vec::new(),
+    }
+}
 
 pub(super) fn components_for(values: &[f64], part: f64) -> usize {
     let total: f64 = values.iter().map(|v| v.max(0.0)).sum();
@@ -114,7 +125,8 @@ fn draw_blocks(blocks: usize, random: &mut Rng) -> Vec<usize> {
 type Resampled = ((usize, usize), usize);
 
 /// Resamples windows, since the vectors of one text are dependent (Künsch 1989); returns the
-/// interval of `value` and the median of the replicates. `None` for fewer than [`BLOCKS`] windows.
+/// interval of `value` and the median of the replicates. `None` for fewer than [`MIN_BLOCKS`]
+/// windows.
 ///
 /// Repeated vectors bias the components of a replicate downwards, so the interval is scaled to
 /// `value`.

@@ -27,8 +27,7 @@ use crate::system::ordered;
 use crate::system::show::file_name;
 use crate::unit::{MakeError, UnitError};
 use record::{
-    CalibrationInfo, DepthSink, Dimension, DimensionLayer, Kind, Manifold, ManifoldLayer, Shape,
-    SinkLayer, Sinks, Spectra,
+    CalibrationInfo, DepthSink, DimensionLayer, Kind, ManifoldLayer, Shape, SinkLayer, Spectra,
 };
 use sample::Sample;
 
@@ -82,30 +81,8 @@ pub fn analyse(
     let layers = source.hyper.layers;
     let steps = units.len() + calibration.map_or(0, |_| 2 * layers);
     watch.report(Event::Measuring(Measurement::Analysis, steps));
-    let mut phases = None;
-    let mut depth = None;
-    let mut streams = None;
-    if let Some(calibration) = calibration {
-        phases = Some(phases::phase_profiles(calibration)?);
-        streams = Some(self::streams(source, calibration, threads, watch)?);
-        depth = Some(depth_sink(source, calibration, threads, &Host, watch)?);
-    }
-    let directions = streams.as_mut().map(|s| std::mem::take(&mut s.directions));
-    let sinks = streams
-        .as_mut()
-        .map(|streams| &mut streams.sinks.layers[..]);
-    let weights = Weights {
-        source,
-        calibration,
-        directions: directions.as_deref().unwrap_or_default(),
-    };
-    let spectra = weights.spectra(sinks, threads, watch)?;
-    let (sinks, dimension, manifold) = match streams {
-        Some(s) => (Some(s.sinks), Some(s.dimension), Some(s.manifold)),
-        None => (None, None, None),
-    };
     let hyper = &source.hyper;
-    Ok(Analysis {
+    let mut analysis = Analysis {
         kind: Kind::Analysis,
         version: record::VERSION,
         model: file_name(&source.path),
@@ -119,68 +96,69 @@ pub fn analyse(
             head_size: hyper.head_size,
             ffn: hyper.ffn,
         },
-        calibration: subject.calibration.map(|found| CalibrationInfo {
+        calibration: calibration.map(|found| CalibrationInfo {
             text: found.text(),
             text_sha256: found.text_digest(),
             tokens: found.tokens(),
             context: found.context,
         }),
-        spectra,
-        phases,
-        sinks,
-        depth,
-        dimension,
-        manifold,
-    })
+        spectra: spectra::empty(),
+        phases: None,
+        sinks: None,
+        depth: None,
+        dimension: None,
+        manifold: None,
+    };
+    let mut directions = Vec::new();
+    if let Some(calibration) = calibration {
+        analysis.phases = Some(phases::phase_profiles(calibration)?);
+        directions = streams(&mut analysis, source, calibration, threads, watch)?;
+        analysis.depth = Some(depth_sink(source, calibration, threads, &Host, watch)?);
+    }
+    let weights = Weights {
+        source,
+        calibration,
+        directions: &directions,
+    };
+    let sinks = analysis.sinks.as_mut().map(|sinks| &mut sinks.layers[..]);
+    analysis.spectra = weights.spectra(sinks, threads, watch)?;
+    Ok(analysis)
 }
 
-struct StreamProperties {
-    sinks: Sinks,
-    directions: Vec<Option<Vec<f64>>>,
-    dimension: Dimension,
-    manifold: Manifold,
-}
-
+/// Analyses the residual stream; returns the direction of the sink of each layer.
 fn streams(
+    analysis: &mut Analysis,
     source: &ModelFile,
     calibration: &Calibration,
     threads: usize,
     watch: Progress,
-) -> Result<StreamProperties, AnalyseError> {
+) -> Result<Vec<Option<Vec<f64>>>, AnalyseError> {
     let layers = calibration.layers.len();
-    let mut found = StreamProperties {
-        sinks: Sinks {
-            deviations: sinks::DEVIATIONS,
-            layers: Vec::with_capacity(layers),
-        },
-        directions: Vec::with_capacity(layers),
-        dimension: Dimension {
-            confidence: dimension::CONFIDENCE,
-            replicates: dimension::REPLICATES,
-            pca_replicates: dimension::PCA_REPLICATES,
-            seed: dimension::SEED,
-            layers: Vec::with_capacity(layers),
-        },
-        manifold: manifold::empty(),
-    };
+    let mut directions = Vec::with_capacity(layers);
+    let mut sinks = sinks::empty();
+    let mut dimension = dimension::empty();
+    let mut manifold = manifold::empty();
     ordered::for_each(
         threads,
         layers,
         layers,
         |layer| stream(calibration, layer).map_err(statistics(source, layer)),
-        |layer, (mut sink, direction, dimension, manifold)| {
+        |layer, (mut sink, direction, of_layer, manifold_of_layer)| {
             watch.step_done(&format!("layer {layer}: residual stream"))?;
             if let Ok(vocabulary) = &source.vocabulary {
                 sinks::name_tokens(&mut sink, &calibration.windows, vocabulary);
             }
-            found.sinks.layers.push(sink);
-            found.directions.push(direction);
-            found.dimension.layers.push(dimension);
-            found.manifold.layers.push(manifold);
-            Ok(())
+            sinks.layers.push(sink);
+            directions.push(direction);
+            dimension.layers.push(of_layer);
+            manifold.layers.push(manifold_of_layer);
+            Ok::<_, AnalyseError>(())
         },
     )?;
-    Ok(found)
+    analysis.sinks = Some(sinks);
+    analysis.dimension = Some(dimension);
+    analysis.manifold = Some(manifold);
+    Ok(directions)
 }
 
 type LayerStreamProperties = (SinkLayer, Option<Vec<f64>>, DimensionLayer, ManifoldLayer);

@@ -6,7 +6,7 @@ use std::fmt::{self, Write as _};
 use htc_formats::escape::escape;
 use htc_formats::model::ProjectionKind;
 
-use super::record::{Analysis, Profile, SharedMember, Spectrum, Tails};
+use super::record::{Analysis, Profile, Spectrum, Tails};
 
 const SHOWN_FRACTION: f64 = 0.5;
 
@@ -63,21 +63,14 @@ impl Analysis {
         else {
             return Ok(());
         };
-        let energy = |part: f64| self.spectra.energies.iter().position(|e| *e == part);
+        let spectra = &self.spectra;
+        let energy = |part: f64| spectra.energies.iter().position(|e| *e == part);
         let (e95, e99) = (energy(0.95), energy(0.99));
-        let projections: BTreeSet<ProjectionKind> = self
-            .spectra
-            .projections
-            .iter()
-            .map(|s| s.projection)
-            .collect();
+        let kinds = spectra.projections.iter().map(|s| s.projection);
+        let projections: BTreeSet<ProjectionKind> = kinds.collect();
         for &projection in &projections {
-            let of_projection = self
-                .spectra
-                .projections
-                .iter()
-                .filter(|s| s.projection == projection);
-            let found: Vec<&Spectrum> = of_projection.collect();
+            let all = spectra.projections.iter();
+            let found: Vec<&Spectrum> = all.filter(|s| s.projection == projection).collect();
             let Some(first) = found.first() else { continue };
             let range = |of: &dyn Fn(&Spectrum) -> Option<f64>, digits| {
                 range(found.iter().filter_map(|s| of(s)), digits)
@@ -100,16 +93,9 @@ impl Analysis {
             );
             writeln!(f, "{}", line.trim_end())?;
         }
-        let members: Vec<&SharedMember> = self
-            .spectra
-            .groups
-            .iter()
-            .flat_map(|g| &g.members)
-            .collect();
         let of_projection = |projection: ProjectionKind| {
-            let members = members
-                .iter()
-                .filter(|member| member.projection == projection);
+            let members = spectra.groups.iter().flat_map(|g| &g.members);
+            let members = members.filter(|member| member.projection == projection);
             let errors = members.filter_map(|member| member.errors.get(shown).copied());
             let range = range(errors, 4);
             (!range.is_empty()).then(|| format!("{projection} {range}"))
@@ -148,12 +134,7 @@ impl Analysis {
                     reason.as_deref().unwrap_or_default()
                 )?,
             }
-            let weights = depth.weights.iter().copied();
-            let ends = weights.fold(None, |ends: Option<(f64, f64)>, weight| {
-                let (low, high) = ends.unwrap_or((weight, weight));
-                Some((low.min(weight), high.max(weight)))
-            });
-            if let Some((low, high)) = ends {
+            if let Some((low, high)) = ends(depth.weights.iter().copied()) {
                 writeln!(
                     f,
                     "    every layer counts the same: its covariance times 1/trace, {} to {}",
@@ -278,16 +259,16 @@ impl Analysis {
                 )?;
             }
             if let Some(found) = dimension.layers.get(layer) {
-                let interval = found.pca.interval;
-                let interval =
-                    interval.map_or(String::new(), |(low, high)| format!(" ({low}-{high})"));
-                let pca = format!("{}{interval}", found.pca.value);
+                let pca = found
+                    .pca
+                    .interval
+                    .map(|(low, high)| format!(" ({low}-{high})"));
+                let pca = format!("{}{}", found.pca.value, pca.unwrap_or_default());
                 let twonn = found.twonn.as_ref().map_or("-".to_owned(), |t| {
-                    let interval = t.interval;
-                    let interval = interval.map_or(String::new(), |(low, high)| {
-                        format!(" ({low:.1}-{high:.1})")
-                    });
-                    format!("{:.1}{interval}", t.value)
+                    let interval = t
+                        .interval
+                        .map(|(low, high)| format!(" ({low:.1}-{high:.1})"));
+                    format!("{:.1}{}", t.value, interval.unwrap_or_default())
                 });
                 write!(line, "  {pca:<18}  {twonn:<20}")?;
             }
@@ -311,12 +292,15 @@ impl Analysis {
     }
 }
 
-fn range(values: impl Iterator<Item = f64>, digits: usize) -> String {
-    let ends = values.fold(None, |ends: Option<(f64, f64)>, value| {
+fn ends(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
+    values.fold(None, |ends: Option<(f64, f64)>, value| {
         let (low, high) = ends.unwrap_or((value, value));
         Some((low.min(value), high.max(value)))
-    });
-    let Some((low, high)) = ends else {
+    })
+}
+
+fn range(values: impl Iterator<Item = f64>, digits: usize) -> String {
+    let Some((low, high)) = ends(values) else {
         return String::new();
     };
     let (low, high) = (format!("{low:.digits$}"), format!("{high:.digits$}"));

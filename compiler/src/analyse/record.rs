@@ -50,7 +50,7 @@ pub struct Analysis {
     /// Intrinsic dimensions; absent if uncalibrated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dimension: Option<Dimension>,
-    /// Symmetry, curvature and axioms of the residual stream.
+    /// Symmetry, curvature and axioms of the residual stream; absent if uncalibrated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub manifold: Option<Manifold>,
 }
@@ -135,7 +135,7 @@ pub struct Tails {
     /// Errors under the gauge `activation`; absent if uncalibrated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub activation: Option<Vec<f64>>,
-    /// Under the gauge `whiten`, i.e. of the outputs.
+    /// Under the gauge `whiten`, i.e. of the outputs; absent if uncalibrated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub whiten: Option<Vec<f64>>,
 }
@@ -343,10 +343,11 @@ pub struct DimensionLayer {
     pub layer: usize,
     /// Fewest principal components with 95 % of the variance.
     pub pca: Pca,
-    /// Estimate from the two nearest neighbours (Facco et al. 2017).
+    /// Estimate from the two nearest neighbours (Facco et al. 2017); absent for fewer than three
+    /// distinct vectors.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub twonn: Option<TwoNn>,
-    /// Agreement of small samples.
+    /// Agreement of small samples; absent if there are too few vectors.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stability: Option<Stability>,
 }
@@ -456,10 +457,11 @@ pub struct ManifoldLayer {
     pub samples: usize,
     /// Phase 2, symmetry: one entry each for queries, keys and values.
     pub symmetry: Vec<Symmetry>,
-    /// Phase 3, curvature.
+    /// Phase 3, curvature; absent if the sample is too small for the graph.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub curvature: Option<Curvature>,
-    /// Phase 4, axioms.
+    /// Phase 4, axioms; absent if the sample is too small to be halved, or its directions fill the
+    /// space.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub axioms: Option<Axioms>,
 }

@@ -2,8 +2,7 @@
 
 use std::ops::Range;
 
-use faer::linalg::matmul::matmul;
-use faer::{Accum, Mat, Par};
+use faer::Mat;
 
 use crate::math::{FactoriseError, Host, symmetric_eigen, symmetric_eigenvalues};
 use crate::system::random::Rng;
@@ -83,9 +82,7 @@ impl Sample {
         if centred.nrows() == 0 || centred.ncols() == 0 {
             return Ok(Vec::new());
         }
-        let mut values = symmetric_eigenvalues(shorter_gram(&centred), &Host)?;
-        values.iter_mut().for_each(|v| *v = v.max(0.0));
-        Ok(values)
+        positive_eigenvalues(shorter_gram(&centred))
     }
 
     /// Returns the leading principal directions `[width, k]`; `count` computes `k` from the
@@ -109,15 +106,7 @@ impl Sample {
         if width <= n {
             return Ok(vectors.to_owned());
         }
-        let mut directions = Mat::zeros(width, k);
-        matmul(
-            directions.as_mut(),
-            Accum::Replace,
-            centred.transpose(),
-            vectors,
-            1.0,
-            Par::Seq,
-        );
+        let mut directions = centred.transpose() * vectors;
         for (direction, value) in directions.col_iter_mut().zip(&found.values) {
             let length = value.sqrt();
             direction.iter_mut().for_each(|x| *x /= length);
@@ -180,10 +169,13 @@ impl<'a> WeightedSample<'a> {
                 shorter_gram(&rows)
             }
         };
-        let mut values = symmetric_eigenvalues(gram, &Host)?;
-        values.iter_mut().for_each(|v| *v = v.max(0.0));
-        Ok(values)
+        positive_eigenvalues(gram)
     }
+}
+
+fn positive_eigenvalues(gram: Mat<f64>) -> Result<Vec<f64>, FactoriseError> {
+    let values = symmetric_eigenvalues(gram, &Host)?;
+    Ok(values.into_iter().map(|v| v.max(0.0)).collect())
 }
 
 fn centred(mut rows: Mat<f64>) -> Mat<f64> {
@@ -197,15 +189,11 @@ fn centred(mut rows: Mat<f64>) -> Mat<f64> {
 
 /// The smaller of `X Xᵀ` and `XᵀX`; their nonzero eigenvalues are equal.
 fn shorter_gram(x: &Mat<f64>) -> Mat<f64> {
-    let (n, width) = x.shape();
-    let (left, right) = if width <= n {
-        (x.transpose(), x.as_ref())
+    if x.ncols() <= x.nrows() {
+        x.transpose() * x
     } else {
-        (x.as_ref(), x.transpose())
-    };
-    let mut gram = Mat::zeros(n.min(width), n.min(width));
-    matmul(gram.as_mut(), Accum::Replace, left, right, 1.0, Par::Seq);
-    gram
+        x * x.transpose()
+    }
 }
 
 /// Returns a random permutation of `0..count` (Fisher and Yates).

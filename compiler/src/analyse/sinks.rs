@@ -6,20 +6,28 @@ use htc_formats::model::{ActivationPoint, Role};
 use htc_formats::source::ModelFile;
 use htc_formats::vocab::Vocabulary;
 
-use super::record::{Channel, SinkLayer, SinkPosition, SinkToken, SinkTokens, rounded};
+use super::record::{Channel, SinkLayer, SinkPosition, SinkToken, SinkTokens, Sinks, rounded};
 use crate::calibrate::StoredLayer;
 use crate::calibrate::windows::Windows;
 use crate::math::{FactoriseError, Host, largest_moments, symmetric_eigen};
 use crate::unit::UnitError;
 
 /// Outlier threshold, in standard deviations above the mean.
-pub(super) const DEVIATIONS: f64 = 3.0;
+const DEVIATIONS: f64 = 3.0;
 
 const POSITIONS: usize = 16;
 
 const CHARACTERS: usize = 64;
 
 const CHANNELS: usize = 8;
+
+/// Returns the rule, without layers.
+pub(super) fn empty() -> Sinks {
+    Sinks {
+        deviations: DEVIATIONS,
+        layers: Vec::new(),
+    }
+}
 
 /// Returns the sink of a layer, without coverage, and its direction `ŝ`, if any.
 pub(super) fn layer_sink(
@@ -73,6 +81,14 @@ pub(super) fn attention_input_direction(
     Ok(channels.map(|(s, &w)| s * f64::from(w)).collect())
 }
 
+/// Returns the mean and the standard deviation, zero without values.
+pub(super) fn mean_and_deviation<I: Iterator<Item = f64>>(values: impl Fn() -> I) -> (f64, f64) {
+    let count = values().count().max(1) as f64;
+    let mean = values().sum::<f64>() / count;
+    let squares: f64 = values().map(|value| (value - mean).powi(2)).sum();
+    (mean, (squares / count).sqrt())
+}
+
 struct Outliers {
     mean: f64,
     deviation: f64,
@@ -81,10 +97,7 @@ struct Outliers {
 
 /// `‖h‖ > μ + 3 σ` is possible only with more than ten positions.
 fn outliers(norms: &[f64]) -> Outliers {
-    let count = norms.len().max(1) as f64;
-    let mean = norms.iter().sum::<f64>() / count;
-    let squares: f64 = norms.iter().map(|norm| (norm - mean).powi(2)).sum();
-    let deviation = (squares / count).sqrt();
+    let (mean, deviation) = mean_and_deviation(|| norms.iter().copied());
     let positions = norms.iter().enumerate();
     let positions = positions
         .filter(|(_, norm)| **norm > mean + DEVIATIONS * deviation)
@@ -106,10 +119,7 @@ fn tokens(norms: &[f32], context: usize) -> SinkTokens {
         let norms = norms.iter().map(|&norm| f64::from(norm)).enumerate();
         norms.filter(|(place, _)| place % context.max(1) != 0)
     };
-    let count = places().count().max(1) as f64;
-    let mean = places().map(|(_, norm)| norm).sum::<f64>() / count;
-    let squares: f64 = places().map(|(_, norm)| (norm - mean).powi(2)).sum();
-    let deviation = (squares / count).sqrt();
+    let (mean, deviation) = mean_and_deviation(|| places().map(|(_, norm)| norm));
     let limit = mean + DEVIATIONS * deviation;
     let mut outliers: Vec<(usize, f64)> = places().filter(|(_, norm)| *norm > limit).collect();
     outliers.sort_by(|(_, one), (_, other)| other.total_cmp(one));
@@ -130,23 +140,15 @@ fn tokens(norms: &[f32], context: usize) -> SinkTokens {
 }
 
 pub(super) fn name_tokens(layer: &mut SinkLayer, windows: &Windows, vocabulary: &Vocabulary) {
-    let text = |id: u32| {
-        vocabulary
-            .tokens
-            .get(id as usize)
-            .map(|text| shortened(text))
-    };
+    let text = |id: u32| Some(shortened(vocabulary.tokens.get(id as usize)?));
     for found in &mut layer.positions {
         let mut ids = windows.iter().map(|window| window.get(found.position));
         let first = ids.next().flatten();
         let same = first.filter(|id| ids.all(|other| other == Some(id)));
         found.text = same.and_then(|&id| text(id));
     }
-    for found in layer
-        .tokens
-        .iter_mut()
-        .flat_map(|tokens| &mut tokens.largest)
-    {
+    let tokens = layer.tokens.iter_mut();
+    for found in tokens.flat_map(|tokens| &mut tokens.largest) {
         let window = windows.iter().nth(found.window);
         let id = window.and_then(|window| window.get(found.position));
         found.text = id.and_then(|&id| text(id));

@@ -250,12 +250,11 @@ impl Sensors for EnergyMeter {
         self.plant.set_busy(false);
         let after = self.governor.energy();
         let energy = energy_between(self.before.0, after);
-        let joules =
-            energy.and_then(|e| extrapolate_joules(e, e.joules).filter(|&joules| joules > 0.0));
         let decode = self
             .marked
-            .and_then(|marked| energy_between(Some(marked), after))
-            .and_then(|e| extrapolate_joules(e, e.joules).filter(|&joules| joules > 0.0));
+            .and_then(|marked| energy_between(Some(marked), after));
+        let drawn = |e: Energy| extrapolate_joules(e, e.joules).filter(|&joules| joules > 0.0);
+        let (joules, decode) = (energy.and_then(drawn), decode.and_then(drawn));
         let measured = energy.filter(|_| joules.is_some());
         let seen = locked(&self.seen);
         Ok(Some(EnergyReading {

@@ -12,17 +12,16 @@
 //! (mean ratio of times); or `perplexity_increase` (0.15 is 15 %).
 
 use std::fmt;
-use std::io::Read;
 use std::path::Path;
 
 use htc_formats::escape::escape;
 use htc_formats::htz::PlanRecord;
-use htc_formats::open;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize, Serializer};
 
 use super::BenchError;
 use super::record::{Phase, Record};
+use crate::system::text;
 
 pub(super) const MAX_FILE: u64 = 1 << 20;
 
@@ -191,11 +190,10 @@ impl TryFrom<RawGate> for Gate {
         if line.rank == Some(0) {
             return Err("a rank is at least 1");
         }
-        let (metric, rank) = (line.metric, line.rank);
         Ok(Gate {
-            metric,
+            metric: line.metric,
             bound,
-            rank,
+            rank: line.rank,
         })
     }
 }
@@ -244,37 +242,25 @@ pub fn read(name: &Path) -> Result<Vec<Gate>, BenchError> {
     let built_in = BUILT_IN.iter().find(|(known, _)| Path::new(known) == name);
     let text = match built_in {
         Some((_, text)) => text.as_bytes().to_vec(),
-        None => {
-            let failed = |error| BenchError::ReadGates {
-                path: name.into(),
-                error,
-            };
-            let file = open::open_stream(name).map_err(|error| failed(error.into_io()))?;
-            let mut bytes = Vec::new();
-            let read = file.take(MAX_FILE + 1).read_to_end(&mut bytes);
-            read.map_err(failed)?;
-            bytes
-        }
+        None => text::read_bytes(name, MAX_FILE).map_err(|error| BenchError::ReadGates {
+            path: name.into(),
+            error,
+        })?,
     };
     parse(name, &text)
 }
 
-fn parse(path: &Path, text: &[u8]) -> Result<Vec<Gate>, BenchError> {
-    if text.len() as u64 > MAX_FILE {
+fn parse(path: &Path, bytes: &[u8]) -> Result<Vec<Gate>, BenchError> {
+    if bytes.len() as u64 > MAX_FILE {
         return Err(BenchError::GatesTooLarge(path.into()));
     }
-    let gates: Vec<Gate> = serde_json::from_slice(text).map_err(|error| {
-        let said = error.to_string();
-        let what = said
-            .rsplit_once(" at line ")
-            .map_or(&said[..], |(what, _)| what);
-        BenchError::GatesSchema {
+    let gates: Vec<Gate> =
+        serde_json::from_slice(bytes).map_err(|error| BenchError::GatesSchema {
             path: path.into(),
             line: error.line(),
             column: error.column(),
-            message: escape(what).into_owned(),
-        }
-    })?;
+            message: escape(&text::json_message(&error)).into_owned(),
+        })?;
     match gates.len() {
         0 => Err(BenchError::NoGates(path.into())),
         n if n > MAX_GATES => Err(BenchError::GatesTooLarge(path.into())),
@@ -284,10 +270,7 @@ fn parse(path: &Path, text: &[u8]) -> Result<Vec<Gate>, BenchError> {
 
 /// Returns the common rank of all factors and bases, if any.
 pub fn rank_of(plan: &PlanRecord) -> Option<usize> {
-    let projections = plan
-        .projections
-        .iter()
-        .filter_map(|projection| projection.rank);
+    let projections = plan.projections.iter().filter_map(|of| of.rank);
     let mut ranks = plan.bases.iter().map(|basis| basis.rank).chain(projections);
     let first = ranks.next()?;
     ranks.all(|rank| rank == first).then_some(first)
@@ -303,15 +286,11 @@ pub fn check(
 ) -> Result<(), BenchError> {
     let mut own = gates.iter().filter(|gate| gate.is_for(rank)).peekable();
     if own.peek().is_none() && !gates.is_empty() {
-        let ranks: Vec<String> = gates
-            .iter()
-            .filter_map(|g| g.rank)
-            .map(|r| r.to_string())
-            .collect();
+        let ranks = gates.iter().filter_map(|gate| Some(gate.rank?.to_string()));
+        let ranks: Vec<String> = ranks.collect();
+        let found = rank.map(|rank| format!("rank {rank}"));
         return Err(BenchError::OtherRanks {
-            found: rank.map_or("a model that has no rank in common".into(), |rank| {
-                format!("rank {rank}")
-            }),
+            found: found.unwrap_or("a model that has no rank in common".into()),
             ranks: format!("they are for rank {}", ranks.join(", ")),
         });
     }

@@ -111,10 +111,8 @@ impl LlamaCpp {
         let mut command = Command::new(&this.program);
         let help = this.output(command.arg("--help"), HELP_LIMIT, cancel)?;
         let words: Vec<&str> = help.split([' ', ',', '\n']).collect();
-        if !["-p", "-n", "-o"]
-            .iter()
-            .all(|option| words.contains(option))
-        {
+        let known = |option: &&str| words.contains(option);
+        if !["-p", "-n", "-o"].iter().all(known) {
             return Err(BenchError::NotLlamaBench(this.program));
         }
         this.depth = words.contains(&"--n-depth");
@@ -149,16 +147,8 @@ impl LlamaCpp {
         if self.depth && depth > 0 {
             command.args(["-d", &number(depth)]);
         }
-        command.args([
-            "-r",
-            "1",
-            "-o",
-            "json",
-            "-t",
-            &number(self.options.threads),
-            "-ngl",
-            "0",
-        ]);
+        let threads = number(self.options.threads);
+        command.args(["-r", "1", "-o", "json", "-t", &threads, "-ngl", "0"]);
         if self.options.kv_type != KvType::F16 {
             let name = self.options.kv_type.name();
             command.args(["-ctk", name, "-ctv", name]);
@@ -175,12 +165,9 @@ impl LlamaCpp {
                 "" => garbage("nothing".into()),
                 _ => garbage(format!("what is none ({})", escape(&error.to_string()))),
             })?;
-        let mut of_task = found
-            .into_iter()
-            .filter(|f| (f.n_prompt, f.n_gen) == (prompt, tokens));
-        let of_task = of_task
-            .next()
-            .ok_or_else(|| garbage("results of something else".into()))?;
+        let is_wanted = |f: &RawResult| (f.n_prompt, f.n_gen) == (prompt, tokens);
+        let of_task = found.into_iter().find(is_wanted);
+        let of_task = of_task.ok_or_else(|| garbage("results of something else".into()))?;
         let time = Duration::try_from_secs_f64(passes as f64 / of_task.avg_ts);
         let time = time.map_err(|_| garbage(format!("{} tokens/s", of_task.avg_ts)))?;
         let build = of_task.build_commit;
@@ -210,11 +197,15 @@ impl LlamaCpp {
             command.process_group(0);
         }
         let path = || self.program.clone();
-        let child = command.spawn();
-        let child = child.map_err(|error| BenchError::StartProgram {
+        let failed = |error| BenchError::StartProgram {
             path: path(),
             error,
-        })?;
+        };
+        let too_long = || BenchError::ProgramTooLong {
+            path: path(),
+            limit,
+        };
+        let child = command.spawn().map_err(failed)?;
         let mut running = RunningProcess {
             child,
             ended: false,
@@ -224,24 +215,12 @@ impl LlamaCpp {
         let started = Instant::now();
         let status = loop {
             check_cancelled(cancel)?;
-            match running.child.try_wait() {
-                Ok(Some(status)) => {
-                    running.ended = true;
-                    break status;
-                }
-                Ok(None) => {}
-                Err(error) => {
-                    return Err(BenchError::StartProgram {
-                        path: path(),
-                        error,
-                    });
-                }
+            if let Some(status) = running.child.try_wait().map_err(failed)? {
+                running.ended = true;
+                break status;
             }
             if started.elapsed() > limit {
-                return Err(BenchError::ProgramTooLong {
-                    path: path(),
-                    limit,
-                });
+                return Err(too_long());
             }
             thread::sleep(CANCEL_POLL_INTERVAL.min(limit));
         };
@@ -251,10 +230,7 @@ impl LlamaCpp {
             .max(Duration::from_secs(1));
         let text = |from: Receiver<Vec<u8>>| from.recv_timeout(left).ok();
         let (Some(out), Some(err)) = (text(out), text(err)) else {
-            return Err(BenchError::ProgramTooLong {
-                path: path(),
-                limit,
-            });
+            return Err(too_long());
         };
         let [out, err] = [out, err].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
         let asked_for_help = command.get_args().any(|argument| argument == "--help");

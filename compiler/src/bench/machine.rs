@@ -6,7 +6,7 @@ use serde::Serialize;
 /// Machine on which a benchmark ran.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct Machine {
-    /// Name of the processor, from `/proc/cpuinfo`.
+    /// Name of the processor, from `/proc/cpuinfo`; absent on other systems than Linux.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub processor: Option<String>,
     /// Instruction set of the CPU kernels.

@@ -78,42 +78,34 @@ pub struct Step {
     pub total: usize,
 }
 
-/// Device sensors.
+/// Device sensors; the provided methods are those of a device without sensors.
 pub trait Sensors {
     /// Measures the idle device.
-    fn idle(&mut self, cancel: &CancellationToken) -> Result<(), BenchError>;
+    fn idle(&mut self, _cancel: &CancellationToken) -> Result<(), BenchError> {
+        Ok(())
+    }
     /// Starts a run of one side.
-    fn start(&mut self, side: Side) -> Result<(), BenchError>;
+    fn start(&mut self, _side: Side) -> Result<(), BenchError> {
+        Ok(())
+    }
     /// Marks the first token.
     ///
     /// # Errors
     /// [`BenchError::Sensor`].
-    fn mark(&mut self) -> Result<(), BenchError>;
+    fn mark(&mut self) -> Result<(), BenchError> {
+        Ok(())
+    }
     /// Ends the run and returns its readings; `None` without a sensor.
-    fn stop(&mut self) -> Result<Option<EnergyReading>, BenchError>;
+    fn stop(&mut self) -> Result<Option<EnergyReading>, BenchError> {
+        Ok(None)
+    }
 }
 
 /// Implementation of [`Sensors`] without a sensor.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoSensors;
 
-impl Sensors for NoSensors {
-    fn idle(&mut self, _: &CancellationToken) -> Result<(), BenchError> {
-        Ok(())
-    }
-
-    fn start(&mut self, _: Side) -> Result<(), BenchError> {
-        Ok(())
-    }
-
-    fn mark(&mut self) -> Result<(), BenchError> {
-        Ok(())
-    }
-
-    fn stop(&mut self) -> Result<Option<EnergyReading>, BenchError> {
-        Ok(None)
-    }
-}
+impl Sensors for NoSensors {}
 
 /// Raw results of a benchmark.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -190,11 +182,8 @@ struct Bench<'a> {
 impl Bench<'_> {
     /// One token, from prefill, if either side has no positions left for more.
     fn tokens_after_context(&self, length: usize) -> usize {
-        let contexts = [
-            self.runners.0.context(),
-            self.runners.1.as_ref().and_then(|r| r.context()),
-        ];
-        let room = contexts.into_iter().flatten().min();
+        let baseline = self.runners.1.as_ref().and_then(|r| r.context());
+        let room = self.runners.0.context().into_iter().chain(baseline).min();
         if room.is_some_and(|room| positions(length, TOKENS_AFTER_CONTEXT) > room) {
             1
         } else {
@@ -210,15 +199,15 @@ impl Bench<'_> {
     }
 
     fn run_pair(&mut self, task: Task, subject_first: bool) -> Result<Pair, BenchError> {
-        let (subject, baseline) = if self.runners.1.is_none() {
-            (self.run_side(task, Side::Subject)?, None)
-        } else if subject_first {
-            let subject = self.run_side(task, Side::Subject)?;
-            (subject, Some(self.run_side(task, Side::Baseline)?))
-        } else {
-            let baseline = self.run_side(task, Side::Baseline)?;
-            (self.run_side(task, Side::Subject)?, Some(baseline))
-        };
+        let is_compared = self.runners.1.is_some();
+        let mut baseline = None;
+        if is_compared && !subject_first {
+            baseline = Some(self.run_side(task, Side::Baseline)?);
+        }
+        let subject = self.run_side(task, Side::Subject)?;
+        if is_compared && subject_first {
+            baseline = Some(self.run_side(task, Side::Baseline)?);
+        }
         Ok(Pair {
             prompt: task.kind(),
             tokens: task.tokens(),

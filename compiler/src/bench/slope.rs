@@ -7,12 +7,10 @@
 //!
 //! with a percentile bootstrap over pairs as its interval.
 
-use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use htc_formats::escape::escape;
 use htc_formats::htz::{Digest, Hasher};
-use htc_formats::open;
 use serde::Deserialize;
 
 use super::BenchError;
@@ -20,6 +18,7 @@ use super::record::SCHEMA;
 use super::statistics::SAMPLES;
 use crate::options::MeasuredEnergy;
 use crate::system::random::Rng;
+use crate::system::text;
 
 pub(super) const MAX_FILE: u64 = 1 << 24;
 
@@ -76,6 +75,12 @@ struct Run {
     decode_joules: Option<f64>,
 }
 
+impl Record {
+    fn sensor_name(&self) -> &str {
+        self.sensor.as_ref().map_or("", |sensor| &sensor.name)
+    }
+}
+
 impl Run {
     fn joules(&self) -> Option<f64> {
         let joules = self.decode_joules.filter(|&j| j.is_finite() && j > 0.0)?;
@@ -112,8 +117,7 @@ pub fn read(paths: &[PathBuf]) -> Result<Option<MeasuredEnergy>, BenchError> {
     let Some((path, record)) = first else {
         return Ok(None);
     };
-    let line = fit_line(&pairs);
-    let (joules_of_no_bytes, joules_per_byte) = line;
+    let (joules_per_token, joules_per_byte) = fit_line(&pairs);
     if !(joules_per_byte.is_finite() && joules_per_byte > 0.0) {
         return Err(BenchError::NoSlope {
             path: path.into(),
@@ -124,9 +128,9 @@ pub fn read(paths: &[PathBuf]) -> Result<Option<MeasuredEnergy>, BenchError> {
     Ok(Some(MeasuredEnergy {
         joules_per_byte,
         interval: interval(&pairs),
-        joules_per_token: joules_of_no_bytes,
+        joules_per_token,
         pairs: pairs.len(),
-        sensor: record.sensor.map_or_else(String::new, |s| shorten(&s.name)),
+        sensor: shorten(record.sensor_name()),
         digest: hasher.finish(),
     }))
 }
@@ -137,77 +141,60 @@ fn shorten(text: &str) -> String {
 }
 
 fn bytes_of(path: &Path) -> Result<Vec<u8>, BenchError> {
-    let failed = |error| BenchError::ReadRecord {
-        path: path.into(),
-        error,
-    };
-    let file = open::open_stream(path).map_err(|error| failed(error.into_io()))?;
-    let mut bytes = Vec::new();
-    let read = file.take(MAX_FILE + 1).read_to_end(&mut bytes);
-    read.map_err(failed)?;
-    if bytes.len() as u64 > MAX_FILE {
-        Err(BenchError::RecordTooLarge(path.into()))
-    } else {
-        Ok(bytes)
+    match text::read_bytes(path, MAX_FILE) {
+        Ok(bytes) if bytes.len() as u64 > MAX_FILE => Err(BenchError::RecordTooLarge(path.into())),
+        Ok(bytes) => Ok(bytes),
+        Err(error) => Err(BenchError::ReadRecord {
+            path: path.into(),
+            error,
+        }),
     }
 }
 
-fn parse(path: &Path, bytes: &[u8]) -> Result<Record, BenchError> {
-    let record: Record = serde_json::from_slice(bytes).map_err(|error| {
-        let said = error.to_string();
-        let what = said.rsplit_once(" at line ").map_or(&said[..], |(w, _)| w);
-        BenchError::RecordSchema {
-            path: path.into(),
-            line: error.line(),
-            column: error.column(),
-            property: shorten(what),
-        }
-    })?;
-    let other = |expected, found, remedy| BenchError::Unsuitable {
+/// Returns an error constructor for a record that does not suit: expected, found and remedy.
+fn unsuitable(path: &Path) -> impl Fn(&'static str, String, &'static str) -> BenchError {
+    |expected, found, remedy| BenchError::Unsuitable {
         path: path.into(),
         expected,
         found,
         remedy,
-    };
+    }
+}
+
+fn parse(path: &Path, bytes: &[u8]) -> Result<Record, BenchError> {
+    let record: Record =
+        serde_json::from_slice(bytes).map_err(|error| BenchError::RecordSchema {
+            path: path.into(),
+            line: error.line(),
+            column: error.column(),
+            property: shorten(&text::json_message(&error)),
+        })?;
+    let other = unsuitable(path);
     if (&record.kind[..], record.schema) != ("benchmark", SCHEMA) {
         let found = format!("`{}` of schema {}", shorten(&record.kind), record.schema);
         let remedy = "measure again with this program's `htc bench`";
-        return Err(other(
-            "a benchmark as this program writes it",
-            found,
-            remedy,
-        ));
+        let expected = "a benchmark as this program writes it";
+        return Err(other(expected, found, remedy));
     }
     if record.sensor.is_none() {
         let remedy = "measure a `fraction` of a model `against` itself with a `sensor`";
-        return Err(other(
-            "joules of every run",
-            "a record without a sensor".into(),
-            remedy,
-        ));
+        let found = "a record without a sensor".into();
+        return Err(other("joules of every run", found, remedy));
     }
     Ok(record)
 }
 
 fn pairs_of(path: &Path, record: &Record) -> Result<Vec<[EnergyPoint; 2]>, BenchError> {
-    let other = |expected, found: String, remedy| BenchError::Unsuitable {
-        path: path.into(),
-        expected,
-        found,
-        remedy,
-    };
+    let other = unsuitable(path);
     let remedy =
         "measure a `fraction` of a model `against` itself, or an artifact `against` its source";
     let Some(baseline) = &record.baseline else {
         let found = "one model alone".into();
         return Err(other("pairs of two sizes", found, remedy));
     };
-    if baseline.engine != record.subject.engine {
-        let found = format!(
-            "{} and {}",
-            shorten(&record.subject.engine),
-            shorten(&baseline.engine)
-        );
+    let engines = [&record.subject.engine, &baseline.engine];
+    if engines[0] != engines[1] {
+        let found = engines.map(|engine| shorten(engine)).join(" and ");
         return Err(other("one program for both of a pair", found, remedy));
     }
     let bytes = record.subject.touched_bytes.zip(baseline.touched_bytes);
@@ -229,10 +216,12 @@ fn pairs_of(path: &Path, record: &Record) -> Result<Vec<[EnergyPoint; 2]>, Bench
     };
     let pairs: Vec<_> = record.pairs.iter().filter_map(pair).collect();
     if pairs.is_empty() {
+        let found = format!("{} pairs without", record.pairs.len());
+        let remedy = "measure longer outputs, or with a sensor that tells power";
         Err(other(
             "joules of decode in one pair at least",
-            format!("{} pairs without", record.pairs.len()),
-            "measure longer outputs, or with a sensor that tells power",
+            found,
+            remedy,
         ))
     } else {
         Ok(pairs)
@@ -245,37 +234,22 @@ fn check_same_setup(
     first: &Path,
     of: &Record,
 ) -> Result<(), BenchError> {
-    let sensor = |r: &Record| {
-        r.sensor
-            .as_ref()
-            .map_or_else(String::new, |s| s.name.clone())
-    };
-    let processor = |r: &Record| r.machine.processor.clone().unwrap_or_default();
-    let all: [(&'static str, String, String); 7] = [
-        ("device", record.device.clone(), of.device.clone()),
-        ("sensor", sensor(record), sensor(of)),
-        ("processor", processor(record), processor(of)),
-        (
-            "system",
-            record.machine.system.clone(),
-            of.machine.system.clone(),
-        ),
-        (
-            "program",
-            record.subject.engine.clone(),
-            of.subject.engine.clone(),
-        ),
-        (
-            "number of threads",
-            record.threads.to_string(),
-            of.threads.to_string(),
-        ),
-        ("KV cache type", record.kv_type.clone(), of.kv_type.clone()),
+    type Property = (&'static str, fn(&Record) -> String);
+    let properties: [Property; 7] = [
+        ("device", |r| r.device.clone()),
+        ("sensor", |r| r.sensor_name().to_owned()),
+        ("processor", |r| {
+            r.machine.processor.clone().unwrap_or_default()
+        }),
+        ("system", |r| r.machine.system.clone()),
+        ("program", |r| r.subject.engine.clone()),
+        ("number of threads", |r| r.threads.to_string()),
+        ("KV cache type", |r| r.kv_type.clone()),
     ];
-    match all
-        .into_iter()
-        .find(|(_, found, expected)| found != expected)
-    {
+    let mut values = properties
+        .iter()
+        .map(|(what, value)| (*what, value(record), value(of)));
+    match values.find(|(_, found, expected)| found != expected) {
         None => Ok(()),
         Some((what, found, expected)) => Err(BenchError::Differs {
             path: path.into(),

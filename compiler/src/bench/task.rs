@@ -29,24 +29,23 @@ impl PromptKind {
         PromptKind::Creative,
     ];
 
+    const fn name_and_text(self) -> (&'static str, &'static str) {
+        match self {
+            PromptKind::Coding => ("coding", include_str!("prompts/coding.txt")),
+            PromptKind::Reasoning => ("reasoning", include_str!("prompts/reasoning.txt")),
+            PromptKind::Factual => ("factual", include_str!("prompts/factual.txt")),
+            PromptKind::Creative => ("creative", include_str!("prompts/creative.txt")),
+        }
+    }
+
     /// Returns the name.
     pub const fn name(self) -> &'static str {
-        match self {
-            PromptKind::Coding => "coding",
-            PromptKind::Reasoning => "reasoning",
-            PromptKind::Factual => "factual",
-            PromptKind::Creative => "creative",
-        }
+        self.name_and_text().0
     }
 
     /// Returns the text of the prompt.
     pub const fn text(self) -> &'static str {
-        match self {
-            PromptKind::Coding => include_str!("prompts/coding.txt"),
-            PromptKind::Reasoning => include_str!("prompts/reasoning.txt"),
-            PromptKind::Factual => include_str!("prompts/factual.txt"),
-            PromptKind::Creative => include_str!("prompts/creative.txt"),
-        }
+        self.name_and_text().1
     }
 }
 
@@ -66,14 +65,14 @@ enum TaskKind {
 impl Task {
     /// Reads a prompt and writes `tokens` tokens.
     pub const fn prompt(kind: PromptKind, tokens: usize) -> Task {
-        let what = TaskKind::Prompt(kind);
-        Task { kind: what, tokens }
+        let kind = TaskKind::Prompt(kind);
+        Task { kind, tokens }
     }
 
     /// Reads `length` tokens of text and writes `tokens` after them.
     pub const fn context(length: usize, tokens: usize) -> Task {
-        let what = TaskKind::Context(length);
-        Task { kind: what, tokens }
+        let kind = TaskKind::Context(length);
+        Task { kind, tokens }
     }
 
     /// Returns the kind of prompt; `None` for a context of a given length.

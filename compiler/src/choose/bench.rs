@@ -34,7 +34,7 @@ pub struct Trial {
     pub sink: String,
     /// True with bias correction.
     pub bias: bool,
-    /// Shrinkage of the second moment, with the gauge `whiten`.
+    /// Shrinkage of the second moment, with the gauge `whiten`; absent with other gauges.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shrinkage: Option<f64>,
     /// True if measured only on the texts after the first.
@@ -43,7 +43,7 @@ pub struct Trial {
     /// True for codes, false for factors.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub codes: bool,
-    /// Common type or code of all matrices.
+    /// Type or code of all matrices; absent for mixed types and for factors.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uniform: Option<DenseType>,
     /// Parameters after over parameters before, of the selected projections.

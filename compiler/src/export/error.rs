@@ -145,11 +145,3 @@ impl From<HtzError> for ExportError {
         }
     }
 }
-
-impl ExportError {
-    /// Returns a conversion of codec errors that adds the tensor's name.
-    pub(super) fn from_block_error(tensor: &str) -> impl FnOnce(CodecError) -> ExportError {
-        let tensor = tensor.to_owned();
-        |error| ExportError::Block { tensor, error }
-    }
-}

@@ -51,24 +51,30 @@ impl<'a> Content<'a> {
     }
 }
 
-impl OutputTensor<'_> {
+impl<'a> OutputTensor<'a> {
+    fn from_piece(name: String, cols: usize, dtype: DType, piece: Piece<'a>) -> OutputTensor<'a> {
+        OutputTensor {
+            name,
+            rows: piece.rows,
+            cols,
+            dtype,
+            pieces: vec![piece],
+        }
+    }
+
     pub fn bytes(&self) -> u64 {
         self.dtype.matrix_bytes(self.rows, self.cols).unwrap_or(0) as u64
     }
 
     /// Returns true for a vector, which has one dimension.
     pub fn is_vector(&self) -> bool {
-        matches!(
-            self.pieces.first().map(|piece| &piece.content),
-            Some(Content::Vector(..))
-        ) || (self.rows == 1
-            && matches!(
-                self.pieces[..],
-                [Piece {
-                    content: Content::Zeros,
-                    ..
-                }]
-            ))
+        let first = self.pieces.first().map(|piece| &piece.content);
+        matches!(first, Some(Content::Vector(..))) || (self.rows == 1 && self.is_zero())
+    }
+
+    /// Returns true if all of it is zeros.
+    pub fn is_zero(&self) -> bool {
+        matches!(&self.pieces[..], [piece] if matches!(piece.content, Content::Zeros))
     }
 
     /// Returns true if all of it is copied from the artifact.
@@ -168,17 +174,19 @@ impl<'a> Planner<'a, '_> {
         named: &NamedTensor,
         role: Role,
     ) -> Result<Option<OutputTensor<'a>>, ExportError> {
+        let vector = |cols, dtype, content, order| {
+            let piece = Piece {
+                rows: 1,
+                content,
+                order,
+            };
+            OutputTensor::from_piece(named.name.clone(), cols, dtype, piece)
+        };
         let Some(stored) = StoredTensor::find(self.file, role) else {
             return match role {
                 Role::Linear { projection, .. } if self.wanted.biases.contains(&projection) => {
                     let cols = self.file.hyper.projection_shape(projection).0;
-                    Ok(Some(self.vector_output(
-                        named,
-                        cols,
-                        DType::F32,
-                        Content::Zeros,
-                        None,
-                    )))
+                    Ok(Some(vector(cols, DType::F32, Content::Zeros, None)))
                 }
                 _ if named.required => Err(ExportError::Missing(role)),
                 _ => Ok(None),
@@ -193,37 +201,8 @@ impl<'a> Planner<'a, '_> {
             _ => DType::F32,
         };
         let add = if less_one { -1.0 } else { 0.0 };
-        let content = Content::Vector(stored, add);
-        let order = self.order(role);
-        Ok(Some(self.vector_output(
-            named,
-            stored.tensor.cols,
-            dtype,
-            content,
-            order,
-        )))
-    }
-
-    fn vector_output(
-        &self,
-        named: &NamedTensor,
-        cols: usize,
-        dtype: DType,
-        content: Content<'a>,
-        order: Option<HeadPermutation>,
-    ) -> OutputTensor<'a> {
-        let piece = Piece {
-            rows: 1,
-            content,
-            order,
-        };
-        OutputTensor {
-            name: named.name.clone(),
-            rows: 1,
-            cols,
-            dtype,
-            pieces: vec![piece],
-        }
+        let (cols, content) = (stored.tensor.cols, Content::Vector(stored, add));
+        Ok(Some(vector(cols, dtype, content, self.order(role))))
     }
 
     fn matrix(&self, named: &NamedTensor, outputs: &mut Outputs<'a>) -> Result<(), ExportError> {
@@ -242,13 +221,8 @@ impl<'a> Planner<'a, '_> {
             && let Some(base) = self.adapter_base(matrix)?
         {
             self.adapter(named, matrix, outputs)?;
-            outputs.model.push(OutputTensor {
-                name: named.name.clone(),
-                rows,
-                cols,
-                dtype: base.0,
-                pieces: vec![base.1],
-            });
+            let output = OutputTensor::from_piece(named.name.clone(), cols, base.0, base.1);
+            outputs.model.push(output);
             return Ok(());
         }
         let stored = self.common_type(&matrices)?;
@@ -297,28 +271,24 @@ impl<'a> Planner<'a, '_> {
         let (dtype, content) = match matrix.form {
             Form::Dense => return Ok(None),
             Form::LowRank | Form::SharedBasis => (types::zeros_type(matrix.cols), Content::Zeros),
-            Form::Residual => {
-                let base = matrix.part(Part::Weight)?;
-                if types::is_executed(base.tensor.dtype) {
-                    (base.tensor.dtype, Content::Stored(base))
-                } else {
-                    (
-                        types::fitting_type(self.wanted.dtype, matrix.cols),
-                        Content::Tensor(base),
-                    )
-                }
-            }
+            Form::Residual => self.executed(matrix.part(Part::Weight)?),
         };
-        let order = self.order(matrix.id.weight());
-        let rows = matrix.rows;
-        Ok(Some((
-            dtype,
-            Piece {
-                rows,
-                content,
-                order,
-            },
-        )))
+        let piece = Piece {
+            rows: matrix.rows,
+            content,
+            order: self.order(matrix.id.weight()),
+        };
+        Ok(Some((dtype, piece)))
+    }
+
+    /// Copies a tensor if llama.cpp multiplies with its type, or else encodes it.
+    fn executed(&self, stored: StoredTensor<'a>) -> (DType, Content<'a>) {
+        let (dtype, cols) = (stored.tensor.dtype, stored.tensor.cols);
+        if types::is_executed(dtype) {
+            return (dtype, Content::Stored(stored));
+        }
+        let dtype = types::fitting_type(self.wanted.dtype, cols);
+        (dtype, Content::Tensor(stored))
     }
 
     fn adapter(
@@ -333,25 +303,15 @@ impl<'a> Planner<'a, '_> {
         let order = self.order(matrix.id.weight());
         for (suffix, factor, order) in [("lora_a", a, None), ("lora_b", b, order)] {
             let (rows, cols) = (factor.tensor.rows, factor.tensor.cols);
-            let (dtype, content) = if types::is_executed(factor.tensor.dtype) {
-                (factor.tensor.dtype, Content::Stored(factor))
-            } else {
-                (
-                    types::fitting_type(self.wanted.dtype, cols),
-                    Content::Tensor(factor),
-                )
-            };
-            outputs.adapter.push(OutputTensor {
-                name: format!("{}.{suffix}", named.name),
+            let (dtype, content) = self.executed(factor);
+            let piece = Piece {
                 rows,
-                cols,
-                dtype,
-                pieces: vec![Piece {
-                    rows,
-                    content,
-                    order,
-                }],
-            });
+                content,
+                order,
+            };
+            let name = format!("{}.{suffix}", named.name);
+            let output = OutputTensor::from_piece(name, cols, dtype, piece);
+            outputs.adapter.push(output);
         }
         Ok(())
     }

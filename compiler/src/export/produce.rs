@@ -159,7 +159,10 @@ fn encode(output: &OutputTensor<'_>, values: &[f32]) -> Result<Vec<u8>, ExportEr
     let dtype = output.dtype;
     let bytes = values.len() / dtype.block_len() * dtype.block_bytes();
     let mut bytes = vec![0; bytes];
-    let failed = |error| ExportError::from_block_error(&output.name)(error);
+    let failed = |error| ExportError::Block {
+        tensor: output.name.clone(),
+        error,
+    };
     block::encode(dtype, values, &mut bytes).map_err(failed)?;
     if matches!(dtype, DType::F16 | DType::BF16) {
         let mut stored = vec![0.0; values.len()];

@@ -10,7 +10,7 @@ use htc_formats::source::ModelFile;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::output::{Content, OutputTensor, Outputs};
+use super::output::{OutputTensor, Outputs};
 use crate::system::show::format_bytes;
 
 /// Report of an export.
@@ -66,17 +66,16 @@ pub(super) fn sums(outputs: &Outputs<'_>) -> Vec<MatrixSum> {
         sum.bytes += output.bytes();
     };
     for output in outputs.model.iter().filter(|output| !output.is_vector()) {
-        let zeros = |content: &Content| matches!(content, Content::Zeros);
-        match output.pieces.first() {
-            Some(piece) if zeros(&piece.content) => add("zeros", output),
-            _ if output.is_stored() => add("stored", output),
-            _ => add("decoded", output),
+        if output.is_zero() {
+            add("zeros", output);
+        } else if output.is_stored() {
+            add("stored", output);
+        } else {
+            add("decoded", output);
         }
     }
-    outputs
-        .adapter
-        .iter()
-        .for_each(|output| add("adapter", output));
+    let adapter = outputs.adapter.iter();
+    adapter.for_each(|output| add("adapter", output));
     sums.into_values().collect()
 }
 
@@ -90,9 +89,7 @@ pub(super) fn notes(
     let encoded = |output: &&OutputTensor| !output.is_stored() && !output.is_vector();
     let mut others: BTreeMap<&'static str, usize> = BTreeMap::new();
     for output in outputs.model.iter().filter(encoded) {
-        let zeros =
-            matches!(output.pieces[..], [ref piece] if matches!(piece.content, Content::Zeros));
-        if output.dtype != asked && !zeros {
+        if output.dtype != asked && !output.is_zero() {
             *others.entry(output.dtype.name()).or_default() += 1;
         }
     }
@@ -101,10 +98,8 @@ pub(super) fn notes(
             "{count} matrices have rows that are no whole number of blocks of {asked}, and are {dtype}"
         ));
     }
-    let zeros = outputs.model.iter().filter(encoded).filter(|output| {
-        matches!(output.pieces[..], [ref piece] if matches!(piece.content, Content::Zeros))
-    });
-    match zeros.count() {
+    let zeros = outputs.model.iter().filter(encoded);
+    match zeros.filter(|output| output.is_zero()).count() {
         0 => {}
         count => notes.push(format!(
             "{count} matrices are zeros in the base, which is no model without the adapter: llama-cli -m BASE --lora ADAPTER"

@@ -2,11 +2,10 @@
 
 use std::ops::Range;
 
-use faer::linalg::matmul::matmul;
-use faer::{Accum, Mat, MatRef, Par};
+use faer::{Mat, MatRef};
 use htc_formats::DType;
 use htc_formats::block;
-use htc_formats::model::{Form, MatrixId, Part, Role};
+use htc_formats::model::{Form, MatrixId, Part, ProjectionKind, Role};
 use htc_formats::source::{ModelFile, ModelTensor};
 
 use super::ExportError;
@@ -36,11 +35,11 @@ impl<'a> StoredTensor<'a> {
 
     pub fn decode(&self, rows: Range<usize>, out: &mut [f32]) -> Result<(), ExportError> {
         let role = self.tensor.role;
+        let failed = |error| ExportError::Block {
+            tensor: role.to_string(),
+            error,
+        };
         if let Some(codes) = &self.tensor.codes {
-            let failed = |error| ExportError::Block {
-                tensor: role.to_string(),
-                error,
-            };
             let bands = codes.view(self.tensor.rows, self.bytes).map_err(failed)?;
             for (row, out) in rows.zip(out.chunks_exact_mut(self.tensor.cols.max(1))) {
                 bands.decode_row(row, out).map_err(failed)?;
@@ -48,8 +47,7 @@ impl<'a> StoredTensor<'a> {
             return Ok(());
         }
         let bytes = self.row_bytes(rows).ok_or(ExportError::Missing(role))?;
-        let decoded = block::decode(self.tensor.dtype, bytes, out);
-        decoded.map_err(ExportError::from_block_error(&role.to_string()))
+        block::decode(self.tensor.dtype, bytes, out).map_err(failed)
     }
 
     fn matrix(&self) -> Result<Mat<f64>, ExportError> {
@@ -78,10 +76,7 @@ pub(super) struct Matrix<'a> {
 impl<'a> Matrix<'a> {
     /// Returns a matrix in its stored form; `None` if it is not stored.
     pub fn find(file: &'a ModelFile, id: MatrixId) -> Option<Matrix<'a>> {
-        let has = |part| {
-            id.role(part)
-                .is_some_and(|role| file.tensor(role).is_some())
-        };
+        let has = |part| id.role(part).and_then(|role| file.tensor(role)).is_some();
         let (rows, cols) = id.shape(&file.hyper);
         Some(Matrix {
             id,
@@ -105,12 +100,8 @@ impl<'a> Matrix<'a> {
             Form::LowRank => Some((self.part(Part::B)?, self.part(Part::A)?)),
             Form::Residual => Some((self.part(Part::ResidualB)?, self.part(Part::ResidualA)?)),
             Form::SharedBasis => {
-                let layer = self.id.layer();
-                let group = self
-                    .id
-                    .projection()
-                    .and_then(|projection| projection.group());
-                let Some((layer, group)) = layer.zip(group) else {
+                let group = self.id.projection().and_then(ProjectionKind::group);
+                let Some((layer, group)) = self.id.layer().zip(group) else {
                     return Err(ExportError::Missing(self.id.weight()));
                 };
                 let basis = StoredTensor::get(self.file, Role::Basis { layer, group })?;
@@ -143,15 +134,9 @@ impl<'a> Matrix<'a> {
 
     /// Returns all tensors of the matrix, including a shared basis.
     pub fn tensors(&self) -> Result<Vec<StoredTensor<'a>>, ExportError> {
-        let factors = self.factors()?;
-        let factors = factors.into_iter().flat_map(|(b, a)| [b, a]);
-        let refinement = self.refinement().into_iter();
-        Ok(self
-            .dense()?
-            .into_iter()
-            .chain(refinement)
-            .chain(factors)
-            .collect())
+        let factors = self.factors()?.into_iter().flat_map(|(b, a)| [b, a]);
+        let dense = self.dense()?.into_iter().chain(self.refinement());
+        Ok(dense.chain(factors).collect())
     }
 
     /// Returns a decoder of the rows.
@@ -205,14 +190,10 @@ impl<'a> RowDecoder<'a> {
         b.decode(rows, &mut left)?;
         let left: Vec<f64> = left.into_iter().map(f64::from).collect();
         let left = MatRef::from_row_major_slice(&left, n, rank);
-        let mut product = Mat::<f64>::zeros(n, self.cols);
-        matmul(product.as_mut(), Accum::Replace, left, a, 1.0, Par::Seq);
+        let product = left * a;
         for (row, out) in out.chunks_exact_mut(self.cols).enumerate() {
             for (col, out) in out.iter_mut().enumerate() {
-                let base = match self.dense {
-                    Some(_) => f64::from(*out),
-                    None => 0.0,
-                };
+                let base = self.dense.map_or(0.0, |_| f64::from(*out));
                 *out = (base + product[(row, col)]) as f32;
             }
         }

@@ -85,11 +85,8 @@ pub fn spectra<'a>(
     let mut portions = Vec::new();
     for (index, (entry, _)) in found.iter().enumerate() {
         let step = (NUMBERS_PER_JOB / (entry.cols as usize).max(1)).max(1);
-        portions.extend(
-            (0..entry.rows as usize)
-                .step_by(step)
-                .map(|row| (index, row, step)),
-        );
+        let rows = (0..entry.rows as usize).step_by(step);
+        portions.extend(rows.map(|row| (index, row, step)));
     }
     let mut sums = vec![Vec::new(); found.len()];
     ordered::for_each(
@@ -99,28 +96,23 @@ pub fn spectra<'a>(
         |portion| {
             let (index, row, step) = portions[portion];
             let (entry, axis) = found[index];
+            let tensor = entry.role;
+            let failed = |source| MakeError::Stored { tensor, source };
             if entry.dtype == DType::Bands {
-                let tensor = entry.role;
                 let rows = row..(row + step).min(entry.rows as usize);
-                return column_group_norms(entry, bytes(entry), rows)
-                    .map_err(|source| MakeError::Stored { tensor, source });
+                return column_group_norms(entry, bytes(entry), rows).map_err(failed);
             }
             let row_bytes = entry.dtype.row_bytes(entry.cols as usize).unwrap_or(0);
             let bytes = bytes(entry);
             let from = (row * row_bytes).min(bytes.len());
             let to = (from + step * row_bytes).min(bytes.len());
-            squared_norms(entry.dtype, entry.cols as usize, &bytes[from..to], axis).map_err(
-                |source| {
-                    let tensor = entry.role;
-                    MakeError::Stored { tensor, source }
-                },
-            )
+            squared_norms(entry.dtype, entry.cols as usize, &bytes[from..to], axis).map_err(failed)
         },
         |portion, part: Vec<f64>| {
             let index = portions[portion].0;
             let sums = &mut sums[index];
             match found[index].1 {
-                Axis::Columns if !sums.is_empty() => add(sums, &part),
+                Axis::Columns if !sums.is_empty() => add(sums, part),
                 Axis::Rows | Axis::Columns => sums.extend(part),
             }
             Ok::<_, MakeError>(())
@@ -142,12 +134,7 @@ pub fn spectra<'a>(
         };
         let basis = |group| squared(Role::Basis { layer, group });
         let factors = part(Part::A).zip(part(Part::B));
-        let shared = || {
-            projection
-                .group()
-                .and_then(basis)
-                .zip(part(Part::Projected))
-        };
+        let shared = || Some((basis(projection.group()?)?, part(Part::Projected)?));
         let product = |(a, b): (&[f64], &[f64])| -> Vec<f64> {
             a.iter().zip(b).map(|(a, b)| a * b).collect()
         };
@@ -221,10 +208,8 @@ fn squared_norms(
     bytes: &[u8],
     axis: Axis,
 ) -> Result<Vec<f64>, CodecError> {
-    let row_bytes = dtype
-        .row_bytes(cols)
-        .filter(|&n| n > 0)
-        .unwrap_or(usize::MAX);
+    let row_bytes = dtype.row_bytes(cols).filter(|&bytes| bytes > 0);
+    let row_bytes = row_bytes.unwrap_or(usize::MAX);
     let mut values = vec![0.0; cols];
     let rows = bytes.chunks(row_bytes);
     let mut sums = match axis {
@@ -240,8 +225,7 @@ fn squared_norms(
         match axis {
             Axis::Rows => sums.push(squared_norm(&values)),
             Axis::Columns => {
-                let pairs = sums.iter_mut().zip(&values);
-                pairs.for_each(|(sum, &value)| *sum += f64::from(value) * f64::from(value));
+                add(&mut sums, values.iter().map(square));
             }
         }
     }
@@ -286,17 +270,18 @@ fn squared_norm(values: &[f32]) -> f64 {
     let (whole, rest) = values.as_chunks::<LANES>();
     let mut sums = [0.0; LANES];
     for values in whole {
-        let pairs = sums.iter_mut().zip(values);
-        pairs.for_each(|(sum, &value)| *sum += f64::from(value) * f64::from(value));
+        add(&mut sums, values.iter().map(square));
     }
-    let square = |&value: &f32| f64::from(value) * f64::from(value);
     sums.iter().sum::<f64>() + rest.iter().map(square).sum::<f64>()
 }
 
-fn add(sums: &mut [f64], part: &[f64]) {
-    sums.iter_mut()
-        .zip(part)
-        .for_each(|(sum, part)| *sum += part);
+fn square(value: &f32) -> f64 {
+    f64::from(*value) * f64::from(*value)
+}
+
+fn add(sums: &mut [f64], part: impl IntoIterator<Item = f64>) {
+    let pairs = sums.iter_mut().zip(part);
+    pairs.for_each(|(sum, part)| *sum += part);
 }
 
 #[cfg(test)]

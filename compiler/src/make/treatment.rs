@@ -17,7 +17,7 @@ pub struct MeasuredProjection {
     pub projection: ProjectionKind,
     /// `‖W − Ŵ‖_F / ‖W‖_F`, after storing.
     pub error: f64,
-    /// `(E‖(W − Ŵ) x‖² / E‖W x‖²)^½` on the calibration, after storing.
+    /// `(E‖(W − Ŵ) x‖² / E‖W x‖²)^½` on the calibration, after storing; absent without one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output_error: Option<f64>,
     /// Smallest error possible at the rank, in the norm of [`norm`](Self::norm); for a shared basis
@@ -35,7 +35,8 @@ pub struct MeasuredMatrix {
     pub matrix: MatrixId,
     /// `‖W − Ŵ‖_F / ‖W‖_F`, after storing.
     pub error: f64,
-    /// `(E‖(W − Ŵ) x‖² / E‖W x‖²)^½` on the calibration, after storing.
+    /// `(E‖(W − Ŵ) x‖² / E‖W x‖²)^½` on the calibration, after storing; absent without one, and
+    /// for an embedding that is not also the head.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output_error: Option<f64>,
     /// Smallest error possible at the rank, in the norm of [`norm`](Self::norm).

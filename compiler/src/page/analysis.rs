@@ -3,82 +3,58 @@
 use maud::{Markup, html};
 use serde_json::Value;
 
-use super::chart::{Band, Chart, Colour, Point, Series, Xy, over_layers};
-use super::json::{at, indexed, layers, list, num, points, show, table, text};
+use super::chart::{Chart, Colour, Point, Series, Xy, over_layers, xy};
+use super::json::{
+    Group, at, by_text, fill, indexed, layers, lines, list, num, points, table, text,
+};
 use super::scale::{Axis, Kind};
 use super::template::figure;
 
-fn of_projection<'a>(analysis: &'a Value, projection: &str) -> Vec<&'a Value> {
-    let spectra = list(analysis, "spectra/projections").iter();
-    spectra
-        .filter(|s| text(s, "projection") == projection)
-        .collect()
-}
-
-/// Returns the names of all projections, in the order of the first layer.
-fn projection_names(analysis: &Value) -> Vec<&str> {
-    let mut names = Vec::new();
-    for name in list(analysis, "spectra/projections")
-        .iter()
-        .map(|s| text(s, "projection"))
-    {
-        if !names.contains(&name) {
-            names.push(name);
-        }
-    }
-    names
+/// Returns the spectra by projection, in the order of the first layer.
+fn by_projection(analysis: &Value) -> Vec<Group<'_>> {
+    by_text(list(analysis, "spectra/projections"), "projection")
 }
 
 pub fn spectra(analysis: &Value, prefix: &str) -> Markup {
-    let projections = list(analysis, "spectra/projections").iter();
-    let last = projections
-        .filter_map(|s| num(s, "layer"))
-        .fold(0.0, f64::max) as usize;
-    let curves = projection_names(analysis).into_iter().map(|projection| {
-        let curve = |s: &&Value| {
+    let projections = by_projection(analysis);
+    let layer = |spectrum: &Value| num(spectrum, "layer").unwrap_or(0.0) as usize;
+    let all = list(analysis, "spectra/projections").iter();
+    let count = all.map(layer).max().unwrap_or(0) + 1;
+    let curves = projections.iter().map(|(projection, spectra)| {
+        let series = spectra.iter().map(|s| {
             let points = points(list(s, "curve"), ["0", "1", "none"]);
-            Series::layer(num(s, "layer").unwrap_or(0.0) as usize, last + 1, points)
-        };
-        let (x, y) = (
-            Axis::new("rank", Kind::Linear),
-            Axis::new("energy", Kind::Linear),
-        );
-        let series = of_projection(analysis, projection)
-            .iter()
-            .map(curve)
-            .collect();
-        Xy::new(projection, x, y, series).draw()
+            Series::layer(layer(s), count, points)
+        });
+        let (x, y) = (Axis::linear("rank"), Axis::linear("energy"));
+        xy(projection, x, y, series)
     });
-    let by_projection = |quantity: &str, path: &str| {
-        let projections = projection_names(analysis).into_iter().enumerate();
-        let series = projections.map(|(number, projection)| {
-            let points = points(of_projection(analysis, projection), ["layer", path, "none"]);
+    let over_layers = |quantity: &str, path: &str| {
+        let series = projections.iter().enumerate();
+        let series = series.map(|(number, (projection, spectra))| {
+            let points = points(spectra.iter().copied(), ["layer", path, "none"]);
             Series::line(projection, number, points)
         });
-        over_layers("", quantity, Kind::Linear, series.collect())
+        over_layers("", Axis::linear(quantity), series)
     };
     let mut energies = list(analysis, "spectra/energies").iter();
     let rank_95 = energies.position(|e| e.as_f64() == Some(0.95));
     let rank_95 = rank_95.map_or("none".to_owned(), |at| format!("ranks/{at}"));
     html! {
         (figure(&format!("{prefix}Energy kept by rank"), "One curve for each layer.", curves))
-        (figure(&format!("{prefix}Stable rank ‖W‖² / σ₁²"), "", [by_projection("stable rank", "stable_rank")]))
-        (figure(&format!("{prefix}Rank that holds 95 % of the energy"), "", [by_projection("rank", &rank_95)]))
+        (figure(&format!("{prefix}Stable rank ‖W‖² / σ₁²"), "", [over_layers("stable rank", "stable_rank")]))
+        (figure(&format!("{prefix}Rank that holds 95 % of the energy"), "", [over_layers("rank", &rank_95)]))
     }
 }
 
 /// Draws the tail energy by rank under each gauge.
 pub fn gauges(analysis: &Value, prefix: &str) -> Markup {
-    let charts = projection_names(analysis).into_iter().map(|projection| {
-        let spectra = of_projection(analysis, projection);
-        let gauges = ["none", "activation", "whiten"].into_iter().enumerate();
-        let series = gauges.map(|(number, gauge)| {
-            let points = by_fraction(analysis, &spectra, &format!("tails/{gauge}"));
-            Series::line(gauge, number, points)
+    let charts = by_projection(analysis).into_iter();
+    let charts = charts.map(|(projection, spectra)| {
+        let series = lines(["none", "activation", "whiten"], |gauge| {
+            by_fraction(analysis, &spectra, &format!("tails/{gauge}"))
         });
-        let x = Axis::new("part of the full rank", Kind::Linear);
-        let y = Axis::new("relative error", Kind::Linear);
-        Xy::new(projection, x, y, series.collect()).draw()
+        let x = Axis::linear("part of the full rank");
+        xy(projection, x, Axis::linear("relative error"), series)
     });
     let charts: Vec<Chart> = charts.collect();
     // Without a second gauge the spectra show the same.
@@ -89,36 +65,26 @@ pub fn gauges(analysis: &Value, prefix: &str) -> Markup {
 
 /// Draws the additional loss of a shared basis.
 pub fn excess(analysis: &Value, prefix: &str) -> Markup {
-    let members = || {
-        list(analysis, "spectra/groups")
-            .iter()
-            .flat_map(|g| list(g, "members"))
-    };
-    let projections = projection_names(analysis).into_iter().enumerate();
-    let series = projections.map(|(number, projection)| {
-        let own: Vec<&Value> = members()
-            .filter(|m| text(m, "projection") == projection)
-            .collect();
-        Series::line(projection, number, by_fraction(analysis, &own, "excess"))
+    let groups = list(analysis, "spectra/groups").iter();
+    let members = groups.flat_map(|group| list(group, "members"));
+    let members = by_text(members, "projection");
+    let projections = by_projection(analysis).into_iter().map(|(name, _)| name);
+    let series = lines(projections, |projection| {
+        let own = members.iter().find(|(name, _)| *name == projection);
+        own.map_or(Vec::new(), |(_, own)| by_fraction(analysis, own, "excess"))
     });
-    let x = Axis::new("rank of the basis, part of the width", Kind::Linear);
-    let y = Axis::new("energy lost / of its own basis (logarithmic)", Kind::Log);
-    let chart = Xy::new("", x, y, series.collect()).draw();
-    figure(
-        &format!("{prefix}Excess by rank and projection"),
-        "",
-        [chart],
-    )
+    let x = Axis::linear("rank of the basis, part of the width");
+    let chart = xy("", x, Axis::log("energy lost / of its own basis"), series);
+    let caption = format!("{prefix}Excess by rank and projection");
+    figure(&caption, "", [chart])
 }
 
 /// Creates, at each fraction of the rank, the root mean square and range over items.
 fn by_fraction(analysis: &Value, items: &[&Value], path: &str) -> Vec<Point> {
     let fractions = list(analysis, "spectra/fractions").iter().enumerate();
     let points = fractions.filter_map(|(i, fraction)| {
-        let values = items
-            .iter()
-            .filter_map(|item| num(item, &format!("{path}/{i}")));
-        let values: Vec<f64> = values.collect();
+        let path = format!("{path}/{i}");
+        let values: Vec<f64> = items.iter().filter_map(|item| num(item, &path)).collect();
         let low = values.iter().copied().reduce(f64::min)?;
         let high = values.iter().copied().reduce(f64::max)?;
         let squares: f64 = values.iter().map(|v| v * v / values.len() as f64).sum();
@@ -131,10 +97,7 @@ fn by_fraction(analysis: &Value, items: &[&Value], path: &str) -> Vec<Point> {
 pub fn phases(analysis: &Value, prefix: &str) -> Markup {
     let one = |path: &str, positions: &str| {
         let profile = at(analysis, path);
-        let reason = match text(profile, "reason") {
-            "" => String::new(),
-            reason => format!("There are no phases: {reason}."),
-        };
+        let reason = reason(profile, "There are no phases: {reason}.");
         let caption = format!("{prefix}Variance of the residual stream {positions}");
         figure(&caption, &reason, [phase_chart(profile)])
     };
@@ -144,37 +107,28 @@ pub fn phases(analysis: &Value, prefix: &str) -> Markup {
     }
 }
 
+/// Returns why something was not found, if it was not.
+fn reason(value: &Value, sentence: &str) -> String {
+    let absent = text(value, "reason").is_empty();
+    fill(if absent { "" } else { sentence }, value)
+}
+
 fn phase_chart(profile: &Value) -> Chart {
     let smoothed = Series::line("mean over three layers", 0, indexed(profile, "smoothed"));
-    let smoothed = smoothed.without_marker(Colour::Thing(0));
-    let series = vec![
+    let series = [
         Series::muted("variance", 4, indexed(profile, "variance")),
-        smoothed,
+        smoothed.without_marker(Colour::Thing(0)),
     ];
     let x = Axis::new("layer", Kind::Whole);
-    let mut xy = Xy::new(
-        "",
-        x,
-        Axis::new("variance (logarithmic)", Kind::Log),
-        series,
-    );
+    let mut xy = Xy::new("", x, Axis::log("variance"), series);
     for (layer, phase) in list(profile, "phases").iter().enumerate() {
-        let (from, to) = (layer as f64 - 0.5, layer as f64 + 0.5);
-        let name = text(phase, "").to_owned();
-        let shades = [("mix", 0.35), ("compress", 1.0)].into_iter();
-        let shade = shades
-            .filter(|(phase, _)| *phase == name)
-            .map(|(_, shade)| shade)
-            .sum();
-        match xy.bands.last_mut().filter(|band| band.name == name) {
-            Some(band) => band.to = to,
-            None => xy.bands.push(Band {
-                from,
-                to,
-                name,
-                shade,
-            }),
-        }
+        let name = text(phase, "");
+        let shade = match name {
+            "mix" => 0.35,
+            "compress" => 1.0,
+            _ => 0.0,
+        };
+        xy.shade(layer as f64 - 0.5, layer as f64 + 0.5, name, shade);
     }
     xy.draw()
 }
@@ -184,35 +138,19 @@ pub fn depth_sink(analysis: &Value, prefix: &str) -> Markup {
     let depth = at(analysis, "depth");
     let start = num(depth, "layer");
     let start = start.and_then(|l| Some(Point::new(l, num(depth, &format!("curve/{l}"))?)));
-    let explained = vec![
+    let explained = [
         Series::line("part explained", 0, indexed(depth, "curve")),
         Series::scatter("plateau begins", 2, start),
     ];
-    let weights = vec![Series::line("weight", 3, indexed(depth, "weights"))];
+    let weights = [Series::line("weight", 3, indexed(depth, "weights"))];
     let title = "Variance explained by the layers so far";
-    let weight = "weight (logarithmic)";
+    let trace = "Weight of a layer's covariance, 1 / trace";
     let charts = [
-        over_layers(title, "part explained", Kind::Linear, explained),
-        over_layers(
-            "Weight of a layer's covariance, 1 / trace",
-            weight,
-            Kind::Log,
-            weights,
-        ),
+        over_layers(title, Axis::linear("part explained"), explained),
+        over_layers(trace, Axis::log("weight"), weights),
     ];
-    let reason = match text(depth, "reason") {
-        "" => String::new(),
-        reason => format!(" There is none: {reason}."),
-    };
-    let note = format!(
-        "In {} directions, which hold 95 % of the variance of all layers. The plateau is what lies within {} of the last value; the covariance of every layer has the same weight. Plateau from layer: {}, part of the depth: {}; the two-thirds rule says layer {}, which agrees within one layer: {}.{reason}",
-        show(depth, "rank"),
-        show(depth, "tolerance"),
-        show(depth, "layer"),
-        show(depth, "relative"),
-        show(depth, "two_thirds"),
-        show(depth, "agrees"),
-    );
+    let note = "In {rank} directions, which hold 95 % of the variance of all layers. The plateau is what lies within {tolerance} of the last value; the covariance of every layer has the same weight. Plateau from layer: {layer}, part of the depth: {relative}; the two-thirds rule says layer {two_thirds}, which agrees within one layer: {agrees}.";
+    let note = fill(note, depth) + &reason(depth, " There is none: {reason}.");
     figure(&format!("{prefix}{title}"), &note, charts)
 }
 
@@ -226,33 +164,20 @@ pub fn dimension(analysis: &Value, prefix: &str) -> Markup {
     let neighbours = [["TwoNN", "twonn/value", "twonn/interval"]];
     let title = "Principal components with 95 % of the variance";
     let charts = [
-        layers(items, title, "dimensions", Kind::Linear, &components),
-        layers(
-            items,
-            "Two nearest neighbours",
-            "dimensions",
-            Kind::Linear,
-            &neighbours,
-        ),
+        layers(items, title, "dimensions", &components),
+        layers(items, "Two nearest neighbours", "dimensions", &neighbours),
     ];
-    let tested = items
-        .iter()
-        .filter(|l| !at(l, "stability").is_null())
-        .count();
-    let stable = |path: &str| items.iter().filter(|l| at(l, path) == true).count();
+    let count = |stable: &dyn Fn(&Value) -> bool| items.iter().filter(|l| stable(l)).count();
+    let note = "Bars are intervals of confidence {confidence} by resampling the windows of the sample: {pca_replicates} replicates for PCA, each with its own components, {replicates} for TwoNN.";
     let note = format!(
-        "Bars are intervals of confidence {} by resampling the windows of the sample: {} replicates for PCA, each with its own components, {} for TwoNN. Small samples agree within one dimension in {} of {tested} layers for PCA, in {} for TwoNN.",
-        show(dimension, "confidence"),
-        show(dimension, "pca_replicates"),
-        show(dimension, "replicates"),
-        stable("stability/pca_stable"),
-        stable("stability/twonn_stable"),
+        "{} Small samples agree within one dimension in {} of {} layers for PCA, in {} for TwoNN.",
+        fill(note, dimension),
+        count(&|l| at(l, "stability/pca_stable") == true),
+        count(&|l| !at(l, "stability").is_null()),
+        count(&|l| at(l, "stability/twonn_stable") == true),
     );
-    figure(
-        &format!("{prefix}Intrinsic dimension by layer"),
-        &note,
-        charts,
-    )
+    let caption = format!("{prefix}Intrinsic dimension by layer");
+    figure(&caption, &note, charts)
 }
 
 /// Draws curvature, axioms and symmetry of the residual stream.
@@ -264,53 +189,46 @@ pub fn manifold(analysis: &Value, prefix: &str) -> Markup {
         let point = Point::new(num(l, "layer")?, mean);
         Some(point.within(Some((mean - sd, mean + sd))))
     });
-    let curvature = vec![Series::line("curvature", 0, curvature)];
+    let curvature = [Series::line("curvature", 0, curvature)];
+    let negative = "edges with negative curvature";
     let parts = [
-        [
-            "edges with negative curvature",
-            "curvature/negative",
-            "none",
-        ],
+        [negative, "curvature/negative", "none"],
         ["axioms that survive", "axioms/consistency", "none"],
     ];
+    let mean = Axis::linear("mean curvature of the edges");
     let charts = [
-        over_layers(
-            "Curvature",
-            "mean curvature of the edges",
-            Kind::Linear,
-            curvature,
-        ),
-        layers(items, "Parts", "part", Kind::Linear, &parts),
+        over_layers("Curvature", mean, curvature),
+        layers(items, "Parts", "part", &parts),
     ];
-    let heads = ["queries", "keys", "values"].into_iter().enumerate();
-    let heads = heads.map(|(number, of)| {
+    let heads = lines(["queries", "keys", "values"], |of| {
         let points = items.iter().filter_map(|l| {
             let compared = list(l, "symmetry").iter().find(|s| text(s, "of") == of)?;
             let pairs = num(compared, "pairs").filter(|pairs| *pairs > 0.0)?;
-            Some(Point::new(
-                num(l, "layer")?,
-                num(compared, "near_equal")? / pairs,
-            ))
+            let equal = num(compared, "near_equal")? / pairs;
+            Some(Point::new(num(l, "layer")?, equal))
         });
-        Series::line(of, number, points)
+        points.collect()
     });
-    let heads = over_layers("", "part of the pairs", Kind::Linear, heads.collect());
-    let note = format!(
-        "Curvature is {} in a graph of {} neighbours; bars are one standard deviation over the edges. A direction survives where the rebuilt subspace misses at most {} of what chance would.",
-        show(manifold, "curvature/estimator"),
-        show(manifold, "curvature/neighbours"),
-        show(manifold, "axioms/missed"),
-    );
-    let heads_note = format!(
-        "As a part of all pairs. Subspaces hold {} of a head's energy; a pair counts from a mean cosine of {} on.",
-        show(manifold, "symmetry/energy"),
-        show(manifold, "symmetry/threshold"),
-    );
+    let heads = over_layers("", Axis::linear("part of the pairs"), heads);
+    let note = "Curvature is {curvature/estimator} in a graph of {curvature/neighbours} neighbours; bars are one standard deviation over the edges. A direction survives where the rebuilt subspace misses at most {axioms/missed} of what chance would.";
+    let heads_note = "As a part of all pairs. Subspaces hold {symmetry/energy} of a head's energy; a pair counts from a mean cosine of {symmetry/threshold} on.";
     html! {
-        (figure(&format!("{prefix}Curvature and axioms by layer"), &note, charts))
-        (figure(&format!("{prefix}Pairs of heads that are nearly equal"), &heads_note, [heads]))
+        (figure(&format!("{prefix}Curvature and axioms by layer"), &fill(note, manifold), charts))
+        (figure(&format!("{prefix}Pairs of heads that are nearly equal"), &fill(heads_note, manifold), [heads]))
     }
 }
+
+const OUTLIERS: [(&str, &str); 9] = [
+    ("layer", "layer"),
+    ("mean norm", "norm_mean"),
+    ("positions with outliers", "positions_found"),
+    ("the first", "positions/0"),
+    ("other outlier tokens", "tokens/found"),
+    ("their mean norm", "tokens/norm_mean"),
+    ("the largest", "tokens/largest/0"),
+    ("channel with most energy", "channels/0"),
+    ("the second", "channels/1"),
+];
 
 /// Draws attention sinks and how shared bases cover them.
 pub fn sinks(analysis: &Value, prefix: &str) -> Markup {
@@ -320,42 +238,20 @@ pub fn sinks(analysis: &Value, prefix: &str) -> Markup {
     let bases = bases.max_by_key(|bases| bases.len()).unwrap_or_default();
     let covered = bases.iter().take(7).enumerate().map(|(number, basis)| {
         let points = points(items, ["layer", &format!("coverage/{number}/norm"), "none"]);
-        let (width, random) = (show(basis, "fraction"), show(basis, "random"));
-        let name = format!("basis of {width} of the width (in random directions {random})");
-        Series::line(&name, number + 1, points)
+        let name = "basis of {fraction} of the width (in random directions {random})";
+        Series::line(&fill(name, basis), number + 1, points)
     });
     let share = [["energy along the sink", "share", "none"]];
     let title = "Energy along the sink direction";
+    let coverage = "Coverage by a shared basis";
     let charts = [
-        layers(items, title, "part of the energy", Kind::Linear, &share),
-        over_layers(
-            "Coverage by a shared basis",
-            "‖V ŝ‖",
-            Kind::Linear,
-            covered.collect(),
-        ),
+        layers(items, title, "part of the energy", &share),
+        over_layers(coverage, Axis::linear("‖V ŝ‖"), covered),
     ];
     let note = "Left: the part of the first position's energy along the sink direction. Right: how much of it the basis shared by q, k and v covers.";
-    let outliers = table(
-        items,
-        &[
-            ("layer", "layer"),
-            ("mean norm", "norm_mean"),
-            ("positions with outliers", "positions_found"),
-            ("the first", "positions/0"),
-            ("other outlier tokens", "tokens/found"),
-            ("their mean norm", "tokens/norm_mean"),
-            ("the largest", "tokens/largest/0"),
-            ("channel with most energy", "channels/0"),
-            ("the second", "channels/1"),
-        ],
-    );
-    let caption = format!(
-        "{prefix}Outliers: norms more than {} standard deviations above the mean, and input channels of attention",
-        show(sinks, "deviations")
-    );
+    let caption = "Outliers: norms more than {deviations} standard deviations above the mean, and input channels of attention";
     html! {
         (figure(&format!("{prefix}The sink direction by layer"), note, charts))
-        (outliers.render(&caption))
+        (table(items, &OUTLIERS).render(&format!("{prefix}{}", fill(caption, sinks))))
     }
 }

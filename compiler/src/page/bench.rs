@@ -4,8 +4,8 @@ use maud::{Markup, html};
 use serde_json::Value;
 
 use super::PageError;
-use super::chart::{Point, Series, Xy};
-use super::json::{at, list, num, points, properties, show, table, text};
+use super::chart::{Point, Series, xy};
+use super::json::{at, fill, lines, list, num, points, properties, show, table, text};
 use super::number::{brief, percent};
 use super::scale::{Axis, Kind};
 use super::template::{self, Page, Section, figure};
@@ -33,6 +33,8 @@ const PER_JOULE: [Quantity; 3] = [
         "decode_tokens_per_joule",
     ],
 ];
+
+const SIDES: [&str; 2] = ["subject", "baseline"];
 
 /// Columns of statistics, with their paths in a quantity.
 const STATISTICS: [(&str, &str); 14] = [
@@ -65,6 +67,15 @@ const READINGS: [(&str, &str); 9] = [
     ("highest °C", "temperature_celsius"),
 ];
 
+const GATES: [(&str, &str); 6] = [
+    ("metric", "metric"),
+    ("of rank", "rank"),
+    ("at least", "at_least"),
+    ("at most", "at_most"),
+    ("measured", "found"),
+    ("outcome", "outcome"),
+];
+
 /// Paths in the record, separated by spaces.
 const CONDITIONS: &str = "program date command machine device device_bytes load sensor threads kv_type warm_up \
     cool_down_seconds bootstrap_samples seed subject baseline quality/text \
@@ -86,17 +97,16 @@ const SECTIONS: [Spec; 7] = [
         |record| runs(record, &SPEEDS, "Speed of every run, in the order of measuring", "tokens/s")),
     ("context", "By length of context", "Speed of reading a context, and of writing after it; means of all pairs.", contexts),
     ("energy", "Energy", "Tokens written per joule: over all energy from the prompt on, over the energy beyond the power of the idle device, and of decode alone. Pauses, warm-up and loading are not counted.", energy),
-    ("gates", "Gates", "The required limits, and whether they hold.", gates),
+    ("gates", "Gates", "The required limits, and whether they hold.",
+        |record| table(list(record, "gates"), &GATES).render("Gates")),
     ("notes", "Notes", "", |record| template::list("About these numbers", &strings(record, "notes"))),
     ("conditions", "Conditions", "The machine and the protocol.",
         |record| properties("value", record, CONDITIONS).render("Conditions")),
 ];
 
 fn strings(record: &Value, path: &str) -> Vec<String> {
-    list(record, path)
-        .iter()
-        .map(|item| show(item, ""))
-        .collect()
+    let items = list(record, path).iter();
+    items.map(|item| show(item, "")).collect()
 }
 
 /// Returns the page about a measurement.
@@ -141,10 +151,8 @@ fn tiles(record: &Value) -> Vec<(String, String)> {
             Value::Null => String::new(),
             interval => format!(" (95 % interval {})", show(interval, "")),
         };
-        Some((
-            percent(ratio),
-            format!("of the baseline's {name}{interval}"),
-        ))
+        let meaning = format!("of the baseline's {name}{interval}");
+        Some((percent(ratio), meaning))
     };
     let tiles = [
         tile("decode", "decode", "tokens/s"),
@@ -156,9 +164,13 @@ fn tiles(record: &Value) -> Vec<(String, String)> {
 }
 
 fn task(pair: &Value) -> String {
-    let kind = text(pair, "prompt");
-    let between = if kind.is_empty() { "" } else { ", " };
-    format!("{kind}{between}{} tokens", show(pair, "tokens"))
+    let without_prompt = text(pair, "prompt").is_empty();
+    let template = if without_prompt {
+        "{tokens} tokens"
+    } else {
+        "{prompt}, {tokens} tokens"
+    };
+    fill(template, pair)
 }
 
 /// Creates the points of the pairs that have a value, in their order.
@@ -172,27 +184,24 @@ fn pairs(record: &Value, value: impl Fn(&Value) -> Option<f64>) -> Vec<Point> {
 }
 
 fn ratios(record: &Value, quantities: &[Quantity]) -> Markup {
-    let charts = quantities.iter().filter_map(|[name, path, key]| {
+    let charts = quantities.iter().filter_map(|&[name, path, key]| {
         let comparison = at(record, &format!("{path}/comparison"));
         let side = |pair: &Value, side: &str| num(pair, &format!("{side}/{key}"));
         let ratios = pairs(record, |p| Some(side(p, "subject")? / side(p, "baseline")?));
         let mean = Point::new((ratios.len() + 1) as f64, num(comparison, "ratio")?);
         let interval = num(comparison, "interval/0").zip(num(comparison, "interval/1"));
         let mean = mean.within(interval).named("all pairs");
-        let series = vec![
+        let series = [
             Series::muted("a pair", 4, ratios),
             Series::scatter("mean, 95 % interval", 2, [mean]),
         ];
         let x = Axis::new("pair; the last is the mean", Kind::Whole);
-        let y = Axis::new("subject / baseline", Kind::Linear);
-        Some(Xy::new(*name, x, y, series).draw())
+        Some(xy(name, x, Axis::linear("subject / baseline"), series))
     });
-    let named = quantities
-        .iter()
-        .map(|[name, path, _]| named(name, at(record, path)));
-    let named: Vec<Value> = named
-        .filter(|quantity| num(quantity, "subject/mean").is_some())
-        .collect();
+    let named = quantities.iter();
+    let named = named.map(|[name, path, _]| with_name(name, at(record, path)));
+    let named = named.filter(|quantity| num(quantity, "subject/mean").is_some());
+    let named: Vec<Value> = named.collect();
     let note = "The 95 % interval is a percentile bootstrap over pairs.";
     html! {
         (figure("Ratio of every pair, and the mean of all", note, charts))
@@ -201,7 +210,7 @@ fn ratios(record: &Value, quantities: &[Quantity]) -> Markup {
 }
 
 /// Adds a name to a JSON object.
-fn named(name: &str, value: &Value) -> Value {
+fn with_name(name: &str, value: &Value) -> Value {
     let mut named = value.clone();
     if let Some(entries) = named.as_object_mut() {
         entries.insert("name".into(), name.into());
@@ -211,18 +220,12 @@ fn named(name: &str, value: &Value) -> Value {
 
 fn runs(record: &Value, quantities: &[Quantity], caption: &str, unit: &str) -> Markup {
     let charts = quantities.iter().map(|[name, _, key]| {
-        let series = ["subject", "baseline"]
-            .into_iter()
-            .enumerate()
-            .map(|(number, side)| {
-                let points = pairs(record, |pair| num(pair, &format!("{side}/{key}")));
-                Series::scatter(side, number, points)
-            });
-        let (x, y) = (
-            Axis::new("pair", Kind::Whole),
-            Axis::new(unit, Kind::Linear),
-        );
-        Xy::new(*name, x, y, series.collect()).draw()
+        let series = SIDES.into_iter().enumerate().map(|(number, side)| {
+            let points = pairs(record, |pair| num(pair, &format!("{side}/{key}")));
+            Series::scatter(side, number, points)
+        });
+        let x = Axis::new("pair", Kind::Whole);
+        xy(name, x, Axis::linear(unit), series)
     });
     figure(caption, "", charts)
 }
@@ -234,21 +237,17 @@ fn contexts(record: &Value) -> Markup {
         ("decode", "decode after the context"),
     ];
     let charts = charts.map(|(phase, title)| {
-        let series = ["subject", "baseline"]
-            .into_iter()
-            .enumerate()
-            .map(|(number, side)| {
-                let mean = format!("{phase}/{side}/mean");
-                Series::line(side, number, points(lengths, ["length", &mean, "none"]))
-            });
-        let x = Axis::new("tokens of context (logarithmic)", Kind::Log);
-        let y = Axis::new("tokens/s", Kind::Linear);
-        Xy::new(title, x, y, series.collect()).draw()
+        let series = lines(SIDES, |side| {
+            let mean = format!("{phase}/{side}/mean");
+            points(lengths, ["length", &mean, "none"])
+        });
+        let x = Axis::log("tokens of context");
+        xy(title, x, Axis::linear("tokens/s"), series)
     });
     let quantities = lengths.iter().flat_map(|swept| {
         SPEEDS[..2].iter().map(|[name, path, _]| {
             let name = format!("{} tokens, {name}", show(swept, "length"));
-            named(&name, at(swept, path))
+            with_name(&name, at(swept, path))
         })
     });
     let quantities: Vec<Value> = quantities.filter(Value::is_object).collect();
@@ -260,8 +259,7 @@ fn contexts(record: &Value) -> Markup {
 
 fn energy(record: &Value) -> Markup {
     let runs_of = |pair: &Value| {
-        ["subject", "baseline"]
-            .map(|side| named(&format!("{}: {side}", task(pair)), at(pair, side)))
+        SIDES.map(|side| with_name(&format!("{}: {side}", task(pair)), at(pair, side)))
     };
     let readings = list(record, "pairs").iter().flat_map(runs_of);
     let readings: Vec<Value> = readings.filter(Value::is_object).collect();
@@ -272,16 +270,4 @@ fn energy(record: &Value) -> Markup {
             (table(&readings, &READINGS).render("Readings"))
         }
     }
-}
-
-fn gates(record: &Value) -> Markup {
-    let columns = [
-        ("metric", "metric"),
-        ("of rank", "rank"),
-        ("at least", "at_least"),
-        ("at most", "at_most"),
-        ("measured", "found"),
-        ("outcome", "outcome"),
-    ];
-    table(list(record, "gates"), &columns).render("Gates")
 }

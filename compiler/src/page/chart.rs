@@ -152,13 +152,10 @@ pub fn bars(title: &str, axis: &Axis, series: &[(&str, Colour)], groups: &[Group
         name: name.to_owned(),
     };
     let keys = series.iter().filter(|_| series.len() > 1).map(key);
-    let head = std::iter::once("").chain(series.iter().map(|(name, _)| *name));
-    let mut table = Table::new(&head.collect::<Vec<_>>());
+    let mut table = Table::of_columns("", series.iter().map(|(name, _)| *name));
     for (name, values) in groups {
         let values = values.iter().map(|v| optional(*v, |v| axis.format(v)));
-        table
-            .rows
-            .push(std::iter::once(name.clone()).chain(values).collect());
+        table.push(name.clone(), values);
     }
     let label = format!("{title}. {}: up to {}.", axis.name, axis.format(largest));
     Chart {
@@ -283,14 +280,11 @@ impl Heat {
             return Table::default();
         }
         let names = self.rows.iter().map(|(name, _)| name.as_str());
-        let head: Vec<&str> = std::iter::once(self.columns_are).chain(names).collect();
-        let mut table = Table::new(&head);
+        let mut table = Table::of_columns(self.columns_are, names);
         for (column, name) in self.columns.iter().enumerate() {
             let values = self.rows.iter().map(|(_, values)| *values.get(column)?);
             let values = values.map(|v| optional(v, number::number));
-            table
-                .rows
-                .push(std::iter::once(name.clone()).chain(values).collect());
+            table.push(name.clone(), values);
         }
         table
     }
@@ -307,10 +301,14 @@ fn amount(value: f64, low: f64, high: f64) -> f64 {
     }
 }
 
-/// Creates a chart over layers.
-pub fn over_layers(title: &str, quantity: &str, kind: Kind, series: Vec<Series>) -> Chart {
-    let (x, y) = (Axis::new("layer", Kind::Whole), Axis::new(quantity, kind));
+/// Draws series over two axes.
+pub fn xy(title: &str, x: Axis, y: Axis, series: impl IntoIterator<Item = Series>) -> Chart {
     Xy::new(title, x, y, series).draw()
+}
+
+/// Draws series over layers.
+pub fn over_layers(title: &str, y: Axis, series: impl IntoIterator<Item = Series>) -> Chart {
+    xy(title, Axis::new("layer", Kind::Whole), y, series)
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use htc_formats::htz::PlanRecord;
+use htc_formats::htz::{MatrixRecord, PlanRecord, TensorEntry};
 use htc_formats::model::ProjectionKind;
 use serde_json::Value;
 
@@ -26,6 +26,8 @@ pub struct ArtifactData<'a> {
     pub plan: &'a PlanRecord,
     /// The report.
     pub report: Option<&'a Report>,
+    /// The report as JSON; null without.
+    pub json: Value,
     /// The file.
     pub file: Option<&'a SealedArtifact>,
     /// The best measurement, and its text.
@@ -47,6 +49,7 @@ impl<'a> ArtifactData<'a> {
             after: report.bytes.after,
             plan: &report.plan,
             report: Some(report),
+            json: serde_json::to_value(report).unwrap_or_default(),
             file,
             scores: quality.map(|q| (&q.evaluation, q.text.as_str())),
         }
@@ -62,9 +65,27 @@ impl<'a> ArtifactData<'a> {
             after: file.bytes,
             plan: &file.manifest.plan,
             report: None,
+            json: Value::Null,
             file: Some(file),
             scores: None,
         }
+    }
+
+    /// Returns the tensors of the file; none without.
+    pub fn tensors(&self) -> &'a [TensorEntry] {
+        self.file.map_or(&[], |file| &file.manifest.tensors)
+    }
+
+    /// Returns the records of a projection in all layers.
+    pub fn records_of(&self, projection: ProjectionKind) -> impl Iterator<Item = &'a MatrixRecord> {
+        let records = self.plan.projections.iter();
+        records.filter(move |record| record.id.projection() == Some(projection))
+    }
+
+    /// Returns the record of a projection in a layer.
+    pub fn record(&self, layer: usize, projection: ProjectionKind) -> Option<&'a MatrixRecord> {
+        self.records_of(projection)
+            .find(|record| record.id.layer() == Some(layer))
     }
 
     /// Returns the number of layers in the plan.

@@ -2,10 +2,10 @@
 
 use maud::{Markup, html};
 
-use super::chart::{Band, Colour, Point, Series, Xy, shortened};
+use super::chart::{Chart, Colour, Point, Series, Xy, shortened};
 use super::data::PageData;
 use super::input::{Drift, DriftPoint};
-use super::scale::{Axis, Kind};
+use super::scale::Axis;
 use super::template::figure;
 
 /// A value of a point with its standard error.
@@ -26,37 +26,29 @@ const QUANTITIES: [(&str, &str, Value, Option<Value>); 5] = [
 
 /// Draws each quantity for each pair of model and draft.
 pub fn figures(data: &PageData) -> Markup {
-    let mut pairs: Vec<(&str, &str)> = Vec::new();
+    let mut pairs: Vec<((&str, &str), Vec<&Drift>)> = Vec::new();
     for drift in data.drifts {
         let pair = (drift.model.as_str(), drift.draft.as_str());
-        if !pairs.contains(&pair) {
-            pairs.push(pair);
+        match pairs.iter_mut().find(|(other, _)| *other == pair) {
+            Some((_, drifts)) => drifts.push(drift),
+            None => pairs.push((pair, vec![drift])),
         }
     }
-    let of_pair = |(model, draft): (&str, &str)| {
-        let drifts = data.drifts.iter();
-        let drifts = drifts.filter(|drift| drift.model == model && drift.draft == draft);
-        drifts.collect::<Vec<&Drift>>()
-    };
     html! {
-        @for pair in pairs {
-            @let drifts = of_pair(pair);
+        @for ((model, draft), drifts) in pairs {
             @for (title, axis, value, initial) in QUANTITIES {
-                @let y = Axis::new(axis, Kind::Linear);
-                (figure(&format!("{title}: {} drafts for {}", pair.1, pair.0), "", [chart(&drifts, y, value, initial).draw()]))
+                (figure(&format!("{title}: {draft} drafts for {model}"), "", [chart(&drifts, Axis::linear(axis), value, initial)]))
             }
         }
     }
 }
 
-fn chart(drifts: &[&Drift], y: Axis, value: Value, initial: Option<Value>) -> Xy {
+fn chart(drifts: &[&Drift], y: Axis, value: Value, initial: Option<Value>) -> Chart {
     let mut series = Vec::new();
     for (number, drift) in drifts.iter().enumerate() {
-        let off = drift.learns == "off";
-        let learns = if off {
-            "does not learn"
-        } else {
-            drift.learns.as_str()
+        let learns = match drift.learns.as_str() {
+            "off" => "does not learn",
+            learns => learns,
         };
         series.push(Series::line(learns, number, points(drift, value)));
         if let Some(initial) = initial {
@@ -66,16 +58,18 @@ fn chart(drifts: &[&Drift], y: Axis, value: Value, initial: Option<Value>) -> Xy
             series.push(line.without_marker(Colour::Thing(number)));
         }
     }
-    let mut xy = Xy::new("", Axis::new("windows", Kind::Linear), y, series);
-    xy.bands = drifts
-        .first()
-        .map_or_else(Vec::new, |drift| bands(&drift.points));
-    xy
+    let mut xy = Xy::new("", Axis::linear("windows"), y, series);
+    // Where each text lies, every second one shaded.
+    for (point, to) in drifts.iter().take(1).flat_map(|drift| places(drift)) {
+        let from = xy.bands.last().map_or(0.0, |band| band.to);
+        let is_even = xy.bands.len().is_multiple_of(2);
+        xy.shade(from, to, &point.text, if is_even { 0.35 } else { 0.0 });
+    }
+    xy.draw()
 }
 
 fn points(drift: &Drift, value: Value) -> Vec<Point> {
-    let points = drift.points.iter().zip(places(&drift.points));
-    let points = points.filter_map(|(point, place)| {
+    let points = places(drift).filter_map(|(point, place)| {
         let (value, error) = value(point)?;
         let interval = (value - 2.0 * error, value + 2.0 * error);
         let shown = Point::new(place, value).within((error > 0.0).then_some(interval));
@@ -84,36 +78,14 @@ fn points(drift: &Drift, value: Value) -> Vec<Point> {
     points.collect()
 }
 
-/// Windows of all texts up to each point.
-fn places(points: &[DriftPoint]) -> Vec<f64> {
+/// Returns each point with the windows of all texts up to it.
+fn places(drift: &Drift) -> impl Iterator<Item = (&DriftPoint, f64)> {
     let (mut before, mut last): (f64, Option<&DriftPoint>) = (0.0, None);
-    let places = points.iter().map(|point| {
+    drift.points.iter().map(move |point| {
         if let Some(last) = last.filter(|last| last.text != point.text) {
             before += last.windows as f64;
         }
         last = Some(point);
-        before + point.windows as f64
-    });
-    places.collect()
-}
-
-/// Returns where each text lies, every second one shaded.
-fn bands(points: &[DriftPoint]) -> Vec<Band> {
-    let mut bands: Vec<Band> = Vec::new();
-    for (point, to) in points.iter().zip(places(points)) {
-        match bands.last_mut().filter(|band| band.name == point.text) {
-            Some(band) => band.to = to,
-            None => bands.push(Band {
-                from: bands.last().map_or(0.0, |band| band.to),
-                to,
-                name: point.text.clone(),
-                shade: if bands.len().is_multiple_of(2) {
-                    0.35
-                } else {
-                    0.0
-                },
-            }),
-        }
-    }
-    bands
+        (point, before + point.windows as f64)
+    })
 }

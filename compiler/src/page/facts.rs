@@ -4,11 +4,10 @@ use maud::{Markup, html};
 
 use super::chart::{Colour, bars, optional};
 use super::data::{ArtifactData, PageData};
-use super::json::properties;
+use super::json::{at, fill, num, properties};
 use super::number::{bytes, number, seconds};
-use super::scale::{Axis, Kind};
+use super::scale::Axis;
 use super::template::{Table, figure, list};
-use crate::report::Seconds;
 
 /// Paths, separated by spaces.
 const REPORT: &str = "source source_sha256 artifact bytes with_source parameters request limit treatment \
@@ -23,98 +22,54 @@ const ANALYSIS: &str = "model source_sha256 shape calibration";
 
 /// Draws the seconds of every stage.
 pub fn time(artifact: &ArtifactData, prefix: &str) -> Markup {
-    let Some(report) = artifact.report else {
-        return html! {};
-    };
-    // A new stage cannot be forgotten.
-    let Seconds {
-        plan,
-        read,
-        calibrate,
-        factorise,
-        measure,
-        tune,
-        seal,
-        total,
-    } = report.seconds;
-    let stages = [
-        ("read", read),
-        ("calibrate", calibrate),
-        ("plan", plan),
-        ("factorise", factorise),
-        ("measure", measure),
-        ("tune", tune),
-        ("seal", seal),
-    ];
-    let groups = stages.map(|(name, value)| (name.to_owned(), vec![Some(value)]));
-    let axis = Axis::new("seconds", Kind::Linear);
-    let chart = bars(
-        "Seconds by stage",
-        &axis,
-        &[("seconds", Colour::Thing(0))],
-        &groups,
-    );
-    let note = format!(
-        "{} together, on {} threads.",
-        seconds(total),
-        report.threads
-    );
-    figure(&format!("{prefix}Seconds by stage"), &note, [chart])
+    let spent = at(&artifact.json, "seconds");
+    let stages = "read calibrate plan factorise measure tune seal".split(' ');
+    let groups = stages.filter_map(|name| Some((name.to_owned(), vec![Some(num(spent, name)?)])));
+    let groups: Vec<_> = groups.collect();
+    let series = [("seconds", Colour::Thing(0))];
+    let title = "Seconds by stage";
+    let chart = bars(title, &Axis::linear("seconds"), &series, &groups);
+    let total = seconds(num(spent, "total").unwrap_or_default());
+    let threads = fill("{threads} threads", &artifact.json);
+    let note = format!("{total} together, on {threads}.");
+    figure(&format!("{prefix}{title}"), &note, [chart])
 }
 
 /// Lists estimates beside measurements.
 pub fn estimates(artifact: &ArtifactData, prefix: &str) -> Markup {
-    let Some(report) = artifact.report else {
-        return html! {};
-    };
-    let (estimate, spent) = (&report.forecast, &report.seconds);
-    let stages = &estimate.stages;
-    let made = Some(report.bytes.after as f64).filter(|_| report.limit.is_none());
-    let memory = report.peak_memory.map(|peak| peak as f64);
-    type Row = (&'static str, f64, Option<f64>, fn(f64) -> String);
+    let report = &artifact.json;
+    let unlimited = at(report, "limit").is_null();
+    let made = if unlimited { "bytes/after" } else { "none" };
+    type Row = (&'static str, &'static str, &'static str);
     let rows: [Row; 8] = [
-        ("bytes of the artifact", estimate.bytes as f64, made, bytes),
-        (
-            "memory beside the source",
-            estimate.peak_memory as f64,
-            memory,
-            bytes,
-        ),
-        ("seconds", estimate.seconds, Some(spent.total), seconds),
+        ("bytes of the artifact", "bytes", made),
+        ("memory beside the source", "peak_memory", "peak_memory"),
+        ("seconds", "seconds", "seconds/total"),
         (
             "seconds to calibrate",
-            stages.calibrate,
-            Some(spent.calibrate),
-            seconds,
+            "stages/calibrate",
+            "seconds/calibrate",
         ),
-        ("seconds to plan", stages.plan, Some(spent.plan), seconds),
+        ("seconds to plan", "stages/plan", "seconds/plan"),
         (
             "seconds to factorise",
-            stages.factorise,
-            Some(spent.factorise),
-            seconds,
+            "stages/factorise",
+            "seconds/factorise",
         ),
-        (
-            "seconds to measure",
-            stages.measure,
-            Some(spent.measure),
-            seconds,
-        ),
-        ("seconds to tune", stages.tune, Some(spent.tune), seconds),
+        ("seconds to measure", "stages/measure", "seconds/measure"),
+        ("seconds to tune", "stages/tune", "seconds/tune"),
     ];
     let mut table = Table::new(&["quantity", "estimate", "measured", "measured / estimate"]);
-    let estimated = rows.into_iter().filter(|(_, estimate, ..)| *estimate > 0.0);
     table
         .rows
-        .extend(estimated.map(|(name, estimate, measured, format)| {
+        .extend(rows.iter().filter_map(|(name, estimate, measured)| {
+            let is_time = name.starts_with("seconds");
+            let format = if is_time { seconds } else { bytes };
+            let estimate = num(report, &format!("forecast/{estimate}")).filter(|e| *e > 0.0)?;
+            let measured = num(report, measured);
             let ratio = measured.map(|m| (m / estimate * 1e4).round() / 1e4);
-            let measured = optional(measured, format);
-            vec![
-                name.to_owned(),
-                format(estimate),
-                measured,
-                optional(ratio, number),
-            ]
+            let [measured, ratio] = [optional(measured, format), optional(ratio, number)];
+            Some(vec![(*name).to_owned(), format(estimate), measured, ratio])
         }));
     table.render(&format!("{prefix}Estimates and measurements"))
 }
@@ -133,15 +88,10 @@ pub fn notes(artifact: &ArtifactData, _prefix: &str) -> Markup {
 /// Lists what each artifact and analysis was made from.
 pub fn origins(data: &PageData) -> Markup {
     let of_artifact = |artifact: &ArtifactData| {
-        let report = serde_json::to_value(artifact.report).unwrap_or_default();
         let manifest = artifact.file.map(|f| serde_json::to_value(&f.manifest));
         let manifest = manifest.and_then(Result::ok).unwrap_or_default();
-        let paths = if report.is_null() {
-            MANIFEST
-        } else {
-            "provenance"
-        };
-        let mut table = properties(&artifact.name, &report, REPORT);
+        let mut table = properties(&artifact.name, &artifact.json, REPORT);
+        let paths = artifact.report.map_or(MANIFEST, |_| "provenance");
         table.rows.extend(properties("", &manifest, paths).rows);
         table.render(&format!("Origin of {}", artifact.name))
     };

@@ -238,32 +238,18 @@ struct FileKind {
     command: &'static str,
 }
 
-const REPORT: FileKind = FileKind {
-    name: "the report of a compilation",
-    command: "htc compile --report FILE",
-};
-const EVALUATION: FileKind = FileKind {
-    name: "an evaluation",
-    command: "htc eval --json",
-};
-const DRIFT: FileKind = FileKind {
-    name: "the record of a draft",
-    command: "the loader's example drift",
-};
-const ARTIFACT: FileKind = FileKind {
-    name: "an artifact",
-    command: "htc compile",
-};
-const ANALYSIS: FileKind = FileKind {
-    name: "an analysis",
-    command: "htc analyse --json",
-};
-const JSON: FileKind = FileKind {
-    name: "JSON",
-    command: "the command that wrote it",
-};
+const REPORT: FileKind = FileKind::new("the report of a compilation", "htc compile --report FILE");
+const EVALUATION: FileKind = FileKind::new("an evaluation", "htc eval --json");
+const DRIFT: FileKind = FileKind::new("the record of a draft", "the loader's example drift");
+const ARTIFACT: FileKind = FileKind::new("an artifact", "htc compile");
+const ANALYSIS: FileKind = FileKind::new("an analysis", "htc analyse --json");
+const JSON: FileKind = FileKind::new("JSON", "the command that wrote it");
 
 impl FileKind {
+    const fn new(name: &'static str, command: &'static str) -> FileKind {
+        FileKind { name, command }
+    }
+
     fn damaged(&self, path: &Path, what: String) -> PageError {
         PageError::Damaged {
             path: path.into(),

@@ -4,20 +4,15 @@ use serde_json::Value;
 
 use super::chart::{Chart, Point, Series, over_layers};
 use super::number::{bytes, number};
-use super::scale::Kind;
+use super::scale::Axis;
 use super::template::{ABSENT, Table};
 
 /// Returns the value at a path, or null.
 pub fn at<'a>(value: &'a Value, path: &str) -> &'a Value {
-    let keys = path.split('/').filter(|key| !key.is_empty());
-    keys.fold(value, |value, key| match value {
-        Value::Array(items) => key
-            .parse()
-            .ok()
-            .and_then(|at: usize| items.get(at))
-            .unwrap_or(&Value::Null),
-        other => other.get(key).unwrap_or(&Value::Null),
-    })
+    if path.is_empty() {
+        return value;
+    }
+    value.pointer(&format!("/{path}")).unwrap_or(&Value::Null)
 }
 
 pub fn num(value: &Value, path: &str) -> Option<f64> {
@@ -62,6 +57,33 @@ pub fn show(value: &Value, path: &str) -> String {
             entries.collect::<Vec<_>>().join(" ")
         }
     }
+}
+
+/// Replaces each path in braces by the value at it.
+pub fn fill(template: &str, value: &Value) -> String {
+    let mut parts = template.split(['{', '}']);
+    let mut text = parts.next().unwrap_or_default().to_owned();
+    while let Some(path) = parts.next() {
+        text += &show(value, path);
+        text += parts.next().unwrap_or_default();
+    }
+    text
+}
+
+/// Items that have the same text at some path.
+pub type Group<'a> = (&'a str, Vec<&'a Value>);
+
+/// Groups items by the text at a path, in the order of the first of each group.
+pub fn by_text<'a>(items: impl IntoIterator<Item = &'a Value>, path: &str) -> Vec<Group<'a>> {
+    let mut groups: Vec<Group> = Vec::new();
+    for item in items {
+        let name = text(item, path);
+        match groups.iter_mut().find(|(other, _)| *other == name) {
+            Some((_, items)) => items.push(item),
+            None => groups.push((name, vec![item])),
+        }
+    }
+    groups
 }
 
 /// Creates a table of items; a column for each path.
@@ -112,21 +134,22 @@ pub fn points<'a>(items: impl IntoIterator<Item = &'a Value>, paths: [&str; 3]) 
     points.collect()
 }
 
+/// Creates a line for each name, with the look of its number.
+pub fn lines<'a>(
+    names: impl IntoIterator<Item = &'a str>,
+    points: impl Fn(&str) -> Vec<Point>,
+) -> impl Iterator<Item = Series> {
+    let names = names.into_iter().enumerate();
+    names.map(move |(number, name)| Series::line(name, number, points(name)))
+}
+
 /// Draws a series over layers for each name with its paths.
-pub fn layers(
-    items: &[Value],
-    title: &str,
-    quantity: &str,
-    kind: Kind,
-    series: &[[&str; 3]],
-) -> Chart {
-    let series = series
-        .iter()
-        .enumerate()
-        .map(|(number, [name, y, interval])| {
-            Series::line(name, number, points(items, ["layer", y, interval]))
-        });
-    over_layers(title, quantity, kind, series.collect())
+pub fn layers(items: &[Value], title: &str, quantity: &str, series: &[[&str; 3]]) -> Chart {
+    let series = series.iter().enumerate();
+    let series = series.map(|(number, [name, y, interval])| {
+        Series::line(name, number, points(items, ["layer", y, interval]))
+    });
+    over_layers(title, Axis::linear(quantity), series)
 }
 
 /// Creates the points of a list of numbers.

@@ -4,7 +4,7 @@ use htc_formats::model::{ActivationPoint, MatrixId, Part, ProjectionKind, Role};
 use maud::{Markup, html};
 use serde_json::{Value, json};
 
-use super::chart::{Chart, Colour, Group, Heat, Point, Series, Xy, bars, over_layers};
+use super::chart::{Chart, Colour, Group, Heat, Point, Series, Xy, bars, over_layers, xy};
 use super::data::ArtifactData;
 use super::json::table;
 use super::number::{bytes, number, percent};
@@ -29,42 +29,39 @@ const PREDICTIONS: [(&str, &str); 5] = [
 pub fn bytes_by_kind(artifact: &ArtifactData, prefix: &str) -> Markup {
     let series = [("before", Colour::Muted), ("after", Colour::Thing(0))];
     let title = "Bytes by kind of tensor";
-    let groups: Vec<Group> = kinds(artifact)
-        .into_iter()
-        .map(|(name, sizes)| (name.to_owned(), sizes.map(|b| b.map(|b| b as f64)).into()))
-        .collect();
-    let chart = bars(title, &Axis::new("bytes", Kind::Bytes), &series, &groups);
+    let groups = kinds(artifact).into_iter();
+    let groups = groups.map(|(name, sizes)| {
+        let sizes = sizes.map(|bytes| bytes.map(|bytes| bytes as f64));
+        (name.to_owned(), sizes.into())
+    });
+    let axis = Axis::new("bytes", Kind::Bytes);
+    let chart = bars(title, &axis, &series, &groups.collect::<Vec<Group>>());
     let note = "“Everything else” is what no other kind names, with metadata and alignment.";
     figure(&format!("{prefix}{title}"), note, [chart])
 }
 
+fn total(values: impl Iterator<Item = u64>) -> u64 {
+    values.fold(0, u64::saturating_add)
+}
+
 /// Returns each kind of tensor with its bytes before and after.
 fn kinds<'a>(artifact: &ArtifactData) -> Vec<(&'a str, [Option<u64>; 2])> {
-    let total = |values: &mut dyn Iterator<Item = u64>| values.fold(0, u64::saturating_add);
     let mut kinds: Vec<(&str, [Option<u64>; 2])> = Vec::new();
     for projection in artifact.projections() {
-        let projections = || {
-            artifact
-                .plan
-                .projections
-                .iter()
-                .filter(|s| s.id.projection() == Some(projection))
-        };
-        let before = total(&mut projections().map(|s| s.bytes_before));
-        let after = total(&mut projections().map(|s| s.bytes_after));
+        let bytes = |of: fn(&MatrixRecord) -> u64| total(artifact.records_of(projection).map(of));
+        let (before, after) = (bytes(|s| s.bytes_before), bytes(|s| s.bytes_after));
         kinds.push((projection.name(), [Some(before), Some(after)]));
     }
     let stored = |is_kind: fn(Role) -> bool| {
-        let tensors = artifact.file.map_or(&[][..], |f| &f.manifest.tensors);
-        let of_kind = tensors.iter().filter(|t| is_kind(t.role));
-        total(&mut of_kind.map(|t| t.length))
+        let of_kind = artifact.tensors().iter().filter(|t| is_kind(t.role));
+        total(of_kind.map(|t| t.length))
     };
     let (embeddings, norms) = (stored(is_vocabulary), stored(is_norm));
     let source = artifact.plan.matrices.iter().fold(embeddings, |sum, m| {
         let others = sum.saturating_sub(m.bytes_after);
         others.saturating_add(m.bytes_before)
     });
-    let bases = total(&mut artifact.plan.bases.iter().map(|b| b.bytes));
+    let bases = total(artifact.plan.bases.iter().map(|b| b.bytes));
     let biases = artifact.report.map_or(0, |r| r.summary.biases.bytes);
     let others = [
         ("shared bases", None, bases),
@@ -75,10 +72,10 @@ fn kinds<'a>(artifact: &ArtifactData) -> Vec<(&'a str, [Option<u64>; 2])> {
     ];
     let others = others.into_iter().filter(|(_, _, after)| *after > 0);
     kinds.extend(others.map(|(name, before, after)| (name, [before, Some(after)])));
-    let [before, after] = [0, 1].map(|at| total(&mut kinds.iter().filter_map(|k| k.1[at])));
+    let named = [0, 1].map(|at| total(kinds.iter().filter_map(|k| k.1[at])));
     let rest = [
-        artifact.before.saturating_sub(before),
-        artifact.after.saturating_sub(after),
+        artifact.before.saturating_sub(named[0]),
+        artifact.after.saturating_sub(named[1]),
     ];
     kinds.push(("everything else", rest.map(Some)));
     kinds
@@ -103,30 +100,30 @@ fn by_layer(
     artifact: &ArtifactData,
     title: &str,
     quantity: &str,
-    value: &dyn Fn(usize, ProjectionKind) -> Option<f64>,
+    value: impl Fn(usize, ProjectionKind) -> Option<f64>,
 ) -> Heat {
-    let row = |projection: ProjectionKind| {
-        let values = (0..artifact.layers()).map(|layer| value(layer, projection));
-        (projection.name().to_owned(), values.collect())
-    };
+    let names = artifact.projections().into_iter().map(ProjectionKind::name);
+    let rows = names.map(str::to_owned).zip(cells(artifact, value));
     Heat {
         title: title.to_owned(),
         quantity: quantity.to_owned(),
         columns_are: "layer",
         columns: (0..artifact.layers()).map(|l| l.to_string()).collect(),
-        rows: artifact.projections().into_iter().map(row).collect(),
+        rows: rows.collect(),
         ..Heat::default()
     }
 }
 
-fn record<'a>(
-    artifact: &ArtifactData<'a>,
-    layer: usize,
-    projection: ProjectionKind,
-) -> Option<&'a MatrixRecord> {
-    let id = MatrixId::Projection { layer, projection };
-    let mut projections = artifact.plan.projections.iter();
-    projections.find(|record| record.id == id)
+/// Returns a cell for each projection and layer.
+fn cells<T>(artifact: &ArtifactData, cell: impl Fn(usize, ProjectionKind) -> T) -> Vec<Vec<T>> {
+    let layers = 0..artifact.layers();
+    let row = |projection| {
+        layers
+            .clone()
+            .map(|layer| cell(layer, projection))
+            .collect()
+    };
+    artifact.projections().into_iter().map(row).collect()
 }
 
 fn bits(bytes: u64, weights: u64) -> f64 {
@@ -136,31 +133,20 @@ fn bits(bytes: u64, weights: u64) -> f64 {
 /// Draws the bits of every matrix and of every column group.
 pub fn bits_per_weight(artifact: &ArtifactData, prefix: &str) -> Markup {
     let title = "Bits per weight by projection and layer";
-    let mut heat = by_layer(artifact, title, "bits per weight", &|layer, projection| {
-        let record = record(artifact, layer, projection)?;
+    let mut heat = by_layer(artifact, title, "bits per weight", |layer, projection| {
+        let record = artifact.record(layer, projection)?;
         Some(bits(record.bytes_after, record.parameters_before))
     });
-    let tip = |layer: usize, projection: ProjectionKind| {
-        let record = record(artifact, layer, projection)?;
-        Some(describe(artifact, record))
-    };
-    let tips = |projection| {
-        (0..artifact.layers()).map(move |layer| tip(layer, projection).unwrap_or_default())
-    };
-    let projections = artifact.projections().into_iter();
-    heat.tips = projections
-        .map(|projection| tips(projection).collect())
-        .collect();
+    heat.tips = cells(artifact, |layer, projection| {
+        let record = artifact.record(layer, projection);
+        record.map_or_else(String::new, |record| describe(artifact, record))
+    });
     let outside = artifact.plan.matrices.iter();
     let outside = outside.map(|record| describe(artifact, record));
-    let outside = outside.collect::<Vec<_>>().join("; ");
-    let outside = if outside.is_empty() {
-        "none"
-    } else {
-        outside.as_str()
-    };
+    let outside = outside.reduce(|all, one| format!("{all}; {one}"));
     let note = format!(
-        "Point at a cell for its details. Changed matrices outside of the layers: {outside}."
+        "Point at a cell for its details. Changed matrices outside of the layers: {}.",
+        outside.unwrap_or("none".into())
     );
     let groups_note = "A row for each layer; groups from left to right in the order in which columns are stored. The vocabulary has a row for each class of tokens.";
     html! {
@@ -185,8 +171,7 @@ fn describe(artifact: &ArtifactData, record: &MatrixRecord) -> String {
 /// Draws a heat map for each projection, of layers by column groups, and one for each matrix of the
 /// vocabulary, of classes of tokens by column groups.
 fn bits_by_group(artifact: &ArtifactData) -> Vec<Chart> {
-    let tensors = artifact.file.map_or(&[][..], |f| &f.manifest.tensors);
-    let grouped: Vec<_> = tensors.iter().filter_map(grouped).collect();
+    let grouped: Vec<_> = artifact.tensors().iter().filter_map(grouped).collect();
     let mut maps: Vec<Heat> = Vec::new();
     for projection in artifact.projections() {
         let layers = grouped
@@ -270,14 +255,23 @@ fn group_map(name: &str, rows: Vec<(String, Vec<f64>)>) -> Option<Heat> {
     })
 }
 
+/// Draws series with the look of each projection.
+fn by_projection(
+    artifact: &ArtifactData,
+    series: impl Fn(ProjectionKind, usize) -> Series,
+    shown: impl Fn(ProjectionKind) -> bool,
+) -> Vec<Series> {
+    let projections = artifact.projections().into_iter().enumerate();
+    let projections = projections.filter(|(_, projection)| shown(*projection));
+    projections
+        .map(|(number, projection)| series(projection, number))
+        .collect()
+}
+
 pub fn ranks(artifact: &ArtifactData, prefix: &str) -> Markup {
-    let series = |(number, projection): (usize, ProjectionKind)| {
-        let projections = artifact
-            .plan
-            .projections
-            .iter()
-            .filter(|s| s.id.projection() == Some(projection));
-        let mut ranks: Vec<_> = projections
+    let series = |projection: ProjectionKind, number| {
+        let records = artifact.records_of(projection);
+        let mut ranks: Vec<_> = records
             .filter_map(|s| Some((s.id.layer()?, s.rank?)))
             .collect();
         ranks.sort_unstable();
@@ -285,26 +279,20 @@ pub fn ranks(artifact: &ArtifactData, prefix: &str) -> Markup {
         let points = points.map(|(layer, rank)| Point::new(layer as f64, rank as f64));
         Series::line(projection.name(), number, points)
     };
-    let chart = |inputs: [ActivationPoint; 2], title: &str| {
-        let projections = artifact.projections().into_iter().enumerate();
-        let projections =
-            projections.filter(|(_, projection)| inputs.contains(&projection.input()));
-        let (x, y) = (
-            Axis::new("layer", Kind::Whole),
-            Axis::new("rank", Kind::Linear),
-        );
-        let mut xy = Xy::new(title, x, y, projections.map(series).collect());
+    let chart = |title: &str, inputs: [ActivationPoint; 2]| {
+        let series = by_projection(artifact, series, |of| inputs.contains(&of.input()));
+        let x = Axis::new("layer", Kind::Whole);
+        let mut xy = Xy::new(title, x, Axis::linear("rank"), series);
         // In the layers between, the projection is dense.
         xy.longest_step = 1.0;
         xy.draw()
     };
     let allocation = artifact.plan.allocation.as_ref();
     let allocator = allocation.map_or("uniform", |a| a.allocator.as_str());
-    let attention = [ActivationPoint::Attention, ActivationPoint::AttentionOutput];
-    let ffn = [ActivationPoint::Ffn, ActivationPoint::FfnHidden];
+    use ActivationPoint::{Attention, AttentionOutput, Ffn, FfnHidden};
     let charts = [
-        chart(attention, "Rank in attention"),
-        chart(ffn, "Rank in the feed-forward network"),
+        chart("Rank in attention", [Attention, AttentionOutput]),
+        chart("Rank in the feed-forward network", [Ffn, FfnHidden]),
     ];
     let caption = format!("{prefix}Rank of each factorised projection");
     figure(&caption, &format!("Allocator: {allocator}."), charts)
@@ -317,9 +305,9 @@ pub fn errors(artifact: &ArtifactData, prefix: &str) -> Markup {
         let own = measured.find(|m| (m.layer, m.projection) == (layer, projection));
         own?.output_error
     };
-    let weights = |layer, projection| record(artifact, layer, projection)?.error;
-    let weights = by_layer(artifact, "", "‖W − Ŵ‖ / ‖W‖", &weights);
-    let outputs = by_layer(artifact, "", "error of the outputs", &outputs);
+    let weights = |layer, projection| artifact.record(layer, projection)?.error;
+    let weights = by_layer(artifact, "", "‖W − Ŵ‖ / ‖W‖", weights);
+    let outputs = by_layer(artifact, "", "error of the outputs", outputs);
     html! {
         (figure(&format!("{prefix}Relative error of the weights by projection and layer"), "", [weights.draw()]))
         (figure(&format!("{prefix}Relative error of the outputs on the calibration text"), "", [outputs.draw()]))
@@ -344,32 +332,18 @@ pub fn predicted_errors(artifact: &ArtifactData, prefix: &str) -> Markup {
 }
 
 fn scatter(artifact: &ArtifactData, measured: &[&MeasuredProjection], of_outputs: bool) -> Chart {
-    let projections = artifact.projections().into_iter().enumerate();
-    let series = projections.map(|(number, projection)| {
-        let points = measured
-            .iter()
-            .filter(|m| m.projection == projection)
-            .filter_map(|m| {
-                let error = if of_outputs {
-                    m.output_error
-                } else {
-                    Some(m.error)
-                };
-                let point = Point::new(m.predicted?, error?);
-                Some(point.named(format!("layer {}", m.layer)))
-            });
-        Series::scatter(projection.name(), number, points)
-    });
-    let quantity = if of_outputs {
-        "measured, outputs"
-    } else {
-        "measured, weights"
+    let point = |m: &&MeasuredProjection| {
+        let error = if of_outputs { m.output_error? } else { m.error };
+        Some(Point::new(m.predicted?, error).named(format!("layer {}", m.layer)))
     };
-    let (x, y) = (
-        Axis::new("predicted", Kind::Linear),
-        Axis::new(quantity, Kind::Linear),
-    );
-    let mut xy = Xy::new("", x, y, series.collect());
+    let series = |projection: ProjectionKind, number| {
+        let own = measured.iter().filter(|m| m.projection == projection);
+        Series::scatter(projection.name(), number, own.filter_map(point))
+    };
+    let side = if of_outputs { "outputs" } else { "weights" };
+    let y = Axis::linear(&format!("measured, {side}"));
+    let series = by_projection(artifact, series, |_| true);
+    let mut xy = Xy::new("", Axis::linear("predicted"), y, series);
     xy.diagonal = true;
     xy.draw()
 }
@@ -383,11 +357,8 @@ pub fn axiom_search(artifact: &ArtifactData, prefix: &str) -> Markup {
         let points = steps.map(|(step, &v)| Point::new(step as f64, v));
         Series::layer(search.layer, layers, points)
     });
-    let (x, y) = (
-        Axis::new("iteration", Kind::Whole),
-        Axis::new("tail energy", Kind::Linear),
-    );
-    let chart = Xy::new("", x, y, series.collect()).draw();
+    let x = Axis::new("iteration", Kind::Whole);
+    let chart = xy("", x, Axis::linear("tail energy"), series);
     let caption = format!("{prefix}Tail energy by iteration of the axiom gauge");
     figure(&caption, "One curve for each layer.", [chart])
 }
@@ -397,35 +368,28 @@ pub fn sinks(artifact: &ArtifactData, prefix: &str) -> Markup {
     let Some(treated) = artifact.report.map(|r| &r.treated) else {
         return html! {};
     };
-    let names = |projections: &[ProjectionKind]| {
-        projections
-            .iter()
-            .map(|s| s.name())
-            .collect::<Vec<_>>()
-            .join(" ")
-    };
-    let mut sets: Vec<&[ProjectionKind]> =
-        treated.sinks.iter().map(|s| &s.projections[..]).collect();
+    let mut sets: Vec<_> = treated.sinks.iter().map(|s| &s.projections[..]).collect();
     sets.sort_unstable();
     sets.dedup();
-    let mut series = Vec::new();
     type Quantity = (&'static str, fn(&SinkCoverage) -> f64);
     let quantities: [Quantity; 2] = [
         ("norm of the projection", |s| s.coverage),
         ("largest component", |s| s.largest),
     ];
+    let mut series = Vec::new();
     for projections in sets.into_iter().take(MAX_SETS) {
+        let names: Vec<&str> = projections.iter().map(|s| s.name()).collect();
         for (quantity, value) in quantities {
             let of_set = treated
                 .sinks
                 .iter()
                 .filter(|s| s.projections == projections);
             let points = of_set.map(|s| Point::new(s.layer as f64, value(s)));
-            let name = format!("{}: {quantity}", names(projections));
+            let name = format!("{}: {quantity}", names.join(" "));
             series.push(Series::line(&name, series.len(), points));
         }
     }
-    let chart = over_layers("", "coverage", Kind::Linear, series);
+    let chart = over_layers("", Axis::linear("coverage"), series);
     let [least, most] = treated.sink_thresholds().map(number);
     let note = format!(
         "Coverage without help. The direction was appended to {} of {} bases, which cover less of it than random ones of their ranks would ({least} to {most}).",
@@ -433,11 +397,7 @@ pub fn sinks(artifact: &ArtifactData, prefix: &str) -> Markup {
         treated.sinks.len(),
     );
     let exempt: Vec<Value> = treated.exempt.iter().map(|e| json!(e)).collect();
-    let columns = [
-        ("layer", "layer"),
-        ("projections", "projections"),
-        ("channels", "channels"),
-    ];
+    let columns = ["layer", "projections", "channels"].map(|name| (name, name));
     html! {
         (figure(&format!("{prefix}Coverage of the sink direction by the factors"), &note, [chart]))
         (table(&exempt, &columns).render(&format!("{prefix}Channels that are kept exact")))

@@ -3,7 +3,7 @@
 use maud::{Markup, html};
 use serde_json::{Value, json};
 
-use super::chart::{Point, Series, Xy};
+use super::chart::{Point, Series, xy};
 use super::data::{ArtifactData, PageData};
 use super::json::{num, point, table, text};
 use super::number::{brief, bytes, number, percent};
@@ -112,18 +112,14 @@ pub fn tiles(data: &PageData) -> Vec<(String, String)> {
         let part = parameters.after as f64 / parameters.before.max(1) as f64;
         tiles.push((percent(part), "of the parameters".to_owned()));
     }
-    match artifact
-        .scores
-        .map(|(scores, _)| (scores, &scores.reference))
-    {
+    let scores = artifact.scores.map(|(scores, _)| scores);
+    match scores.map(|scores| (scores, &scores.reference)) {
         Some((_, Some(distance))) => {
             let interval = within(distance.perplexity_ratio_interval);
             let ratio = format!("{} ×", number(distance.perplexity_ratio));
             tiles.push((ratio, format!("the source's perplexity{interval}")));
-            tiles.push((
-                brief(distance.kl),
-                "nats of KL divergence per token".to_owned(),
-            ));
+            let kl = "nats of KL divergence per token";
+            tiles.push((brief(distance.kl), kl.to_owned()));
             tiles.push((percent(distance.top1), "same top token".to_owned()));
         }
         Some((scores, None)) => tiles.push((number(scores.perplexity), "perplexity".to_owned())),
@@ -223,11 +219,8 @@ fn add_candidates(artifact: &ArtifactData, report: &Report, all: &mut Comparison
         let protocol =
             format!("{tokens} tokens, {windows} validation windows{of}, candidates of {artifact}");
         let role = if trial.chosen { "chosen" } else { "candidate" };
-        all.add(
-            &protocol,
-            &name,
-            [role.into(), trial.bytes.into(), json!(scores)],
-        );
+        let values = [role.into(), trial.bytes.into(), json!(scores)];
+        all.add(&protocol, &name, values);
         all.add_reference(&protocol, &report.source, report.bytes.before, scores);
     }
 }
@@ -245,11 +238,8 @@ fn add_test_split(artifact: &ArtifactData, report: &Report, all: &mut Comparison
             quality.choosing_windows
         );
     }
-    all.add(
-        &protocol,
-        &artifact.name,
-        ["artifact".into(), artifact.after.into(), json!(scores)],
-    );
+    let values = ["artifact".into(), artifact.after.into(), json!(scores)];
+    all.add(&protocol, &artifact.name, values);
     for file in &report.beside {
         let values = [
             "one type throughout".into(),
@@ -262,7 +252,7 @@ fn add_test_split(artifact: &ArtifactData, report: &Report, all: &mut Comparison
 }
 
 fn compare(protocol: &str, measurements: &[Value]) -> Markup {
-    let chart = |quantity: &str, kind: Kind, path: &str| {
+    let chart = |quantity: Axis, path: &str| {
         let paths = [
             "bytes",
             &format!("scores/{path}"),
@@ -273,29 +263,23 @@ fn compare(protocol: &str, measurements: &[Value]) -> Markup {
             let points = points.filter_map(|m| Some(point(m, paths)?.labelled(text(m, "model"))));
             points.collect::<Vec<Point>>()
         };
-        let series = vec![
+        let series = [
             Series::scatter("one type throughout", 1, with_role("one type throughout")),
             Series::muted("candidate", 4, with_role("candidate")),
             Series::scatter("artifact", 0, with_role("artifact")),
             Series::scatter("chosen", 2, with_role("chosen")),
         ];
-        Xy::new(
-            "",
-            Axis::new("bytes", Kind::Bytes),
-            Axis::new(quantity, kind),
-            series,
-        )
-        .draw()
+        xy("", Axis::new("bytes", Kind::Bytes), quantity, series)
     };
     let relative = measurements.iter().any(|m| num(m, "scores/kl").is_some());
     html! {
         @if relative {
             (figure(&format!("Perplexity over the source's against bytes: {protocol}"), "",
-                [chart("perplexity / the source's", Kind::Linear, "perplexity_ratio")]))
+                [chart(Axis::linear("perplexity / the source's"), "perplexity_ratio")]))
             (figure(&format!("KL divergence from the source against bytes: {protocol}"), "",
-                [chart("KL divergence, nats (logarithmic)", Kind::Log, "kl")]))
+                [chart(Axis::log("KL divergence, nats"), "kl")]))
         } @else {
-            (figure(&format!("Perplexity against bytes: {protocol}"), "", [chart("perplexity", Kind::Linear, "perplexity")]))
+            (figure(&format!("Perplexity against bytes: {protocol}"), "", [chart(Axis::linear("perplexity"), "perplexity")]))
         }
         (table(measurements, &COLUMNS).render(&format!("Measured on {protocol}")))
     }
@@ -324,7 +308,7 @@ pub fn predictions(artifact: &ArtifactData, prefix: &str) -> Markup {
     let trials = || report.trials.iter().filter(|trial| trial.codes);
     let expected = trials().filter_map(|t| Some(Point::new(t.bytes as f64, t.expected?)));
     let found = trials().filter_map(|t| measured(t.bytes, &t.evaluation));
-    let series = vec![
+    let series = [
         Series::muted("one type throughout, predicted", 4, types),
         Series::muted("one type throughout, measured", 1, baselines),
         Series::scatter("candidates, predicted", 3, expected),
@@ -332,10 +316,10 @@ pub fn predictions(artifact: &ArtifactData, prefix: &str) -> Markup {
         Series::scatter("the artifact, measured", 1, own),
     ];
     let x = Axis::new("bytes of the file", Kind::Bytes);
-    let y = Axis::new("KL divergence, nats (logarithmic)", Kind::Log);
+    let chart = xy("", x, Axis::log("KL divergence, nats"), series);
     let note = "Predictions add up the losses of all matrices, from some rows of each and the gradients at its outputs. Measurements have 95 % intervals: candidates on the validation split, the artifact and files in one type on the test split.";
     let caption = format!("{prefix}Predicted and measured KL divergence by the bytes of the file");
-    figure(&caption, note, [Xy::new("", x, y, series).draw()])
+    figure(&caption, note, [chart])
 }
 
 /// Draws the divergence of an elastic artifact by bytes.
@@ -347,12 +331,9 @@ pub fn elastic(artifact: &ArtifactData, prefix: &str) -> Markup {
         point.named(format!("fraction {fraction:.3}, {refinements} refinements, perplexity {ratio:.4} of the source's"))
     });
     let x = Axis::new("bytes read for every token", Kind::Bytes);
-    let y = Axis::new("KL divergence, nats (logarithmic)", Kind::Log);
-    let chart = Xy::new("", x, y, vec![Series::line("active fraction", 0, points)]).draw();
+    let series = [Series::line("active fraction", 0, points)];
+    let chart = xy("", x, Axis::log("KL divergence, nats"), series);
     let caption = format!("{prefix}KL divergence by the bytes that are read for a token");
-    figure(
-        &caption,
-        "One point for each fraction that was measured.",
-        [chart],
-    )
+    let note = "One point for each fraction that was measured.";
+    figure(&caption, note, [chart])
 }

@@ -32,10 +32,23 @@ pub struct Axis {
 }
 
 impl Axis {
-    /// Creates an axis.
+    /// Creates an axis; the name of a logarithmic one says so.
     pub fn new(name: impl Into<String>, kind: Kind) -> Axis {
-        let name = name.into();
+        let mut name = name.into();
+        if kind == Kind::Log {
+            name += " (logarithmic)";
+        }
         Axis { name, kind }
+    }
+
+    /// Creates a linear axis.
+    pub fn linear(name: &str) -> Axis {
+        Axis::new(name, Kind::Linear)
+    }
+
+    /// Creates a logarithmic axis.
+    pub fn log(name: &str) -> Axis {
+        Axis::new(name, Kind::Log)
     }
 
     /// Formats a value of the quantity.

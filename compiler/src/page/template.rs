@@ -34,6 +34,17 @@ impl Table {
         }
     }
 
+    /// Creates a table without rows whose first column names them.
+    pub fn of_columns<'a>(first: &'a str, names: impl Iterator<Item = &'a str>) -> Table {
+        Table::new(&std::iter::once(first).chain(names).collect::<Vec<_>>())
+    }
+
+    /// Adds a row with a name.
+    pub fn push(&mut self, name: String, values: impl Iterator<Item = String>) {
+        self.rows
+            .push(std::iter::once(name).chain(values).collect());
+    }
+
     /// Returns the table; nothing without rows.
     pub fn render(&self, caption: &str) -> Markup {
         let cell = |row: &[String], column: usize| {

@@ -13,10 +13,11 @@ use htc_formats::bands::{
     rotate,
 };
 
+use super::curves::{MatrixCosts, factorise_error};
 use super::sample::{ErrorCost, RowSample};
 use crate::math::codes::{QuantisationGuide, encode_column_groups, gaussian_relative_error};
 use crate::math::{ErrorFeedback, rotate_moment};
-use crate::plan::{LossPoint, MatrixForm, UnitMatrix};
+use crate::plan::{LossPoint, MatrixForm};
 use crate::unit::UnitError;
 
 const PLANS_PER_MATRIX: usize = 40;
@@ -26,10 +27,7 @@ const PLANS_PER_MATRIX: usize = 40;
 const INTERMEDIATE_STEPS: u64 = 32;
 
 pub(super) struct MatrixInputs<'a> {
-    pub member: &'a UnitMatrix,
-    pub tensor: &'a str,
-    /// Costs of errors; empty if unknown.
-    pub costs: &'a [ErrorCost],
+    pub read: &'a MatrixCosts<'a>,
     pub feedback: Option<&'a ErrorFeedback>,
     pub codes: Vec<Code>,
     /// Whether the matrix is rotated before coding.
@@ -38,7 +36,7 @@ pub(super) struct MatrixInputs<'a> {
 
 impl MatrixInputs<'_> {
     fn codes_of(&self, codes: Vec<Code>) -> Result<Codes, CodecError> {
-        let codes = Codes::new(codes, self.member.cols)?;
+        let codes = Codes::new(codes, self.read.member.cols)?;
         Ok(if self.rotated {
             codes.with_rotation()
         } else {
@@ -50,8 +48,6 @@ impl MatrixInputs<'_> {
 pub(super) struct RowClassSample<'a> {
     pub rows: usize,
     pub sample: &'a RowSample,
-    /// Returns the loss for given stored values of the sample.
-    pub loss: &'a dyn Fn(&[f32]) -> f64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -76,23 +72,21 @@ pub(super) fn points(
     all: &RowClassSample<'_>,
     classes: &[RowClassSample<'_>],
 ) -> Result<ColumnGroupPlans, UnitError> {
-    let cols = matrix.member.cols;
+    let cols = matrix.read.member.cols;
     if cols == 0 || matrix.codes.is_empty() {
         return Ok(ColumnGroupPlans::default());
     }
-    let refused = |source| UnitError::from_decode_error(matrix.tensor, source);
+    let refused = |source| UnitError::from_decode_error(&matrix.read.tensor.name, source);
     let mut points = ColumnGroupPlans::default();
     let whole = measure_codes(matrix, all)?;
+    let in_one_class = |codes: Vec<Code>, loss: f64| {
+        let codes = matrix.codes_of(codes).map_err(refused)?.into();
+        let form = MatrixForm::ColumnGroups { codes };
+        Ok::<_, UnitError>(LossPoint { form, loss })
+    };
     for one in &whole {
-        let codes = matrix.codes_of(vec![one.code; cols.div_ceil(GROUP_COLS)]);
-        let codes = codes.map_err(refused)?;
-        let loss = one.loss;
-        points.all.push(LossPoint {
-            form: MatrixForm::ColumnGroups {
-                codes: codes.into(),
-            },
-            loss,
-        });
+        let codes = vec![one.code; cols.div_ceil(GROUP_COLS)];
+        points.all.push(in_one_class(codes, one.loss)?);
     }
     let of_class = |class: &RowClassSample<'_>| -> Result<(Vec<UniformCode>, Vec<f64>), UnitError> {
         Ok((
@@ -103,13 +97,7 @@ pub(super) fn points(
     let (of_whole, _) = plans(&[(lower_hull(whole), group_weights(matrix, all.sample)?)]);
     for (codes, loss) in of_whole {
         for codes in codes {
-            let codes = matrix.codes_of(codes).map_err(refused)?;
-            points.all.push(LossPoint {
-                form: MatrixForm::ColumnGroups {
-                    codes: codes.into(),
-                },
-                loss,
-            });
+            points.all.push(in_one_class(codes, loss)?);
         }
     }
     let of_classes: Result<Vec<_>, UnitError> = classes.iter().map(of_class).collect();
@@ -136,8 +124,8 @@ pub(super) fn points(
             points.intermediate.push(in_classes(shared)?);
         }
     }
-    let before = matrix.member.bytes();
-    let members = std::slice::from_ref(matrix.member);
+    let members = std::slice::from_ref(matrix.read.member);
+    let before = matrix.read.member.bytes();
     for list in [&mut points.all, &mut points.intermediate] {
         list.retain(|point| point.form.bytes(members) < before);
     }
@@ -148,14 +136,11 @@ fn measure_codes(
     matrix: &MatrixInputs<'_>,
     class: &RowClassSample<'_>,
 ) -> Result<Vec<UniformCode>, UnitError> {
-    let refused = |source| UnitError::Factorise {
-        tensor: matrix.tensor.to_owned(),
-        source,
-    };
+    let refused = |source| factorise_error(matrix.read.tensor, source);
     let mut whole: Vec<UniformCode> = Vec::with_capacity(matrix.codes.len());
     for &code in &matrix.codes {
         // By the errors of Gaussian numbers.
-        let in_proportion = !matrix.costs.iter().any(|cost| cost.of_logits);
+        let in_proportion = !matrix.read.costs.iter().any(|cost| cost.of_logits);
         let below = whole.last().filter(|below| {
             in_proportion
                 && !code.bits().is_multiple_of(2)
@@ -167,7 +152,7 @@ fn measure_codes(
                 below.loss * gaussian_relative_error(code) / gaussian_relative_error(below.code)
             ),
             None => {
-                let codes = vec![code; matrix.member.cols.div_ceil(GROUP_COLS)];
+                let codes = vec![code; matrix.read.member.cols.div_ceil(GROUP_COLS)];
                 let codes = matrix.codes_of(codes).map_err(|e| refused(e.into()))?;
                 measure_loss(matrix, class, &codes)
             }
@@ -207,7 +192,7 @@ fn measure_loss(
     for (row, stored) in stored.chunks_exact_mut(sample.cols).enumerate() {
         bands.decode_row(row, stored)?;
     }
-    Ok((class.loss)(&stored))
+    Ok(matrix.read.loss(sample, &stored))
 }
 
 fn bytes_of_band(code: Code, rows: usize) -> u64 {
@@ -242,10 +227,7 @@ fn group_weights(matrix: &MatrixInputs<'_>, sample: &RowSample) -> Result<Vec<f6
     let feedback = match matrix.feedback {
         Some(feedback) if matrix.rotated => {
             let rotated = feedback.rotated();
-            Some(rotated.map_err(|source| UnitError::Factorise {
-                tensor: matrix.tensor.to_owned(),
-                source,
-            })?)
+            Some(rotated.map_err(|source| factorise_error(matrix.read.tensor, source))?)
         }
         feedback => feedback,
     };
@@ -253,10 +235,10 @@ fn group_weights(matrix: &MatrixInputs<'_>, sample: &RowSample) -> Result<Vec<f6
         let feedback = feedback.map(|feedback| feedback.importance()[col]);
         feedback.map_or(1.0, f64::from)
     };
-    if matrix.costs.is_empty() {
+    if matrix.read.costs.is_empty() {
         count(&|_| 1.0, &conditional);
     }
-    for (i, cost) in matrix.costs.iter().enumerate() {
+    for (i, cost) in matrix.read.costs.iter().enumerate() {
         let own = diagonal(cost.order, &cost.moment);
         // Rotation does not change the sum.
         let mean = own.iter().sum::<f64>() / cost.order.max(1) as f64;

@@ -245,27 +245,18 @@ fn matrix_curve(
         .map(|rows| RowSample::draw(source, tensor, rows, &read.costs, effort));
     let samples: Result<Vec<RowSample>, UnitError> = samples.collect();
     let samples = samples?;
-    let read = &read;
-    let losses = samples
-        .iter()
-        .map(|sample| move |stored: &[f32]| read.loss(sample, stored));
-    let losses: Vec<_> = losses.collect();
-    let of_classes = classes.iter().zip(&samples).zip(&losses);
-    let of_classes = of_classes.map(|((rows, sample), loss)| bands::RowClassSample {
+    let of_classes = classes.iter().zip(&samples);
+    let of_classes = of_classes.map(|(rows, sample)| bands::RowClassSample {
         rows: rows.len(),
         sample,
-        loss,
     });
     let of_classes: Vec<bands::RowClassSample<'_>> = of_classes.collect();
     let all = bands::RowClassSample {
         rows: member.rows,
         sample: &sample,
-        loss: &loss,
     };
     let matrix_of = bands::MatrixInputs {
-        member,
-        tensor: &tensor.name,
-        costs: &read.costs,
+        read: &read,
         feedback: feedback.as_deref(),
         codes: codes.column_group_codes(),
         rotated: looked.rotated,
@@ -278,7 +269,7 @@ fn matrix_curve(
         intermediate: in_bands.intermediate,
     };
     let closest = if looked.considers_factors() && matrix.projection().is_some() {
-        rank::add_factors(looked, read, &sample, &mut curve)?
+        rank::add_factors(looked, &read, &sample, &mut curve)?
     } else {
         None
     };

@@ -72,11 +72,11 @@ impl CalibrationReport {
         let of_projection = |projection: ProjectionKind| {
             let errors = errors.iter().filter(|(of, _)| *of == projection);
             let errors: Vec<f64> = errors.map(|(_, error)| *error).collect();
-            let squares: f64 = errors.iter().map(|e| e * e).sum();
+            let (error, largest_error) = super::mean_and_largest(&errors)?;
             Some(OutputError {
                 projection,
-                error: (squares / errors.len() as f64).sqrt(),
-                largest_error: errors.into_iter().reduce(f64::max)?,
+                error,
+                largest_error,
             })
         };
         CalibrationReport {

@@ -7,7 +7,7 @@ use htc_formats::escape::escape;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::{BeforeAfter, Summary};
+use super::{BeforeAfter, Summary, threads};
 use crate::estimate::StageSeconds;
 use crate::system::show::format_bytes;
 
@@ -54,13 +54,7 @@ impl fmt::Display for Forecast {
             Some(limit) => format!("about; measuring decides, by {limit}"),
             None => format!("{} exactly", self.bytes.after),
         };
-        writeln!(
-            f,
-            "  bytes       {:>12} -> {:>12}  ({:.1} %; {exactly})",
-            format_bytes(self.bytes.before),
-            format_bytes(self.bytes.after),
-            100.0 * self.bytes.after as f64 / self.bytes.before.max(1) as f64,
-        )?;
+        writeln!(f, "  bytes       {}; {exactly})", self.bytes.show_bytes())?;
         if let Some(source) = self.with_source {
             writeln!(
                 f,
@@ -73,15 +67,9 @@ impl fmt::Display for Forecast {
             Some(free) => format!("{} are free there", format_bytes(free)),
             None => "how much is free there is unknown".to_owned(),
         };
-        writeln!(
-            f,
-            "\n  disk        {}, {free}",
-            format_bytes(
-                self.bytes
-                    .after
-                    .saturating_add(self.with_source.unwrap_or(0))
-            )
-        )?;
+        let source = self.with_source.unwrap_or(0);
+        let needed = format_bytes(self.bytes.after.saturating_add(source));
+        writeln!(f, "\n  disk        {needed}, {free}")?;
         let StageSeconds {
             calibrate,
             plan,
@@ -109,10 +97,9 @@ impl fmt::Display for Forecast {
         )?;
         write!(
             f,
-            "  memory      at most about {} on {} thread{}, beside the mapped source",
+            "  memory      at most about {} on {}, beside the mapped source",
             format_bytes(self.peak_memory),
-            self.threads,
-            if self.threads == 1 { "" } else { "s" },
+            threads(self.threads),
         )
     }
 }

@@ -74,7 +74,8 @@ pub struct Report {
     /// Preceding tuning of an elastic artifact's bases alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tuning_of_bases: Option<Tuning>,
-    /// Measurements of an elastic artifact at active fractions.
+    /// Measurements of an elastic artifact at active fractions; absent for a single plane and if no
+    /// held-out window is left for them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub dial: Vec<ActiveFractionPoint>,
     /// Record of every projection of every layer.
@@ -96,6 +97,15 @@ pub struct BeforeAfter {
     pub before: u64,
     /// In the artifact.
     pub after: u64,
+}
+
+impl BeforeAfter {
+    /// Formats bytes and their part of the source, in a parenthesis that the caller closes.
+    fn show_bytes(self) -> String {
+        let part = percent(self.after, self.before);
+        let [before, after] = [self.before, self.after].map(format_bytes);
+        format!("{before:>12} -> {after:>12}  ({part:.1} %")
+    }
 }
 
 /// Bytes of the included source weights.
@@ -236,6 +246,18 @@ pub(crate) fn active_fraction_table(dial: &[ActiveFractionPoint]) -> Vec<String>
     [head.to_owned()].into_iter().chain(points).collect()
 }
 
+/// Returns the root mean square and the largest of some errors, if there are any.
+fn mean_and_largest(errors: &[f64]) -> Option<(f64, f64)> {
+    let squares: f64 = errors.iter().map(|e| e * e).sum();
+    let largest = errors.iter().copied().reduce(f64::max)?;
+    Some(((squares / errors.len() as f64).sqrt(), largest))
+}
+
+/// Formats a number of threads.
+fn threads(count: usize) -> String {
+    format!("{count} thread{}", if count == 1 { "" } else { "s" })
+}
+
 fn percent(part: u64, whole: u64) -> f64 {
     100.0 * part as f64 / (whole.max(1)) as f64
 }
@@ -243,13 +265,7 @@ fn percent(part: u64, whole: u64) -> f64 {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{} -> {}", escape(&self.source), escape(&self.artifact))?;
-        writeln!(
-            f,
-            "  bytes       {:>12} -> {:>12}  ({:.1} %)",
-            format_bytes(self.bytes.before),
-            format_bytes(self.bytes.after),
-            percent(self.bytes.after, self.bytes.before),
-        )?;
+        writeln!(f, "  bytes       {})", self.bytes.show_bytes())?;
         if let Some(made) = &self.with_source {
             writeln!(
                 f,
@@ -293,10 +309,9 @@ impl fmt::Display for Report {
         }
         write!(
             f,
-            "\n  {:.2} s on {} thread{} (plan {:.2}, read {:.2}, {calibrate}factorise {:.2}, {measure}{tune}seal {:.2})",
+            "\n  {:.2} s on {} (plan {:.2}, read {:.2}, {calibrate}factorise {:.2}, {measure}{tune}seal {:.2})",
             self.seconds.total,
-            self.threads,
-            if self.threads == 1 { "" } else { "s" },
+            threads(self.threads),
             self.seconds.plan,
             self.seconds.read,
             self.seconds.factorise,

@@ -9,7 +9,7 @@ use htc_formats::source::{ModelFile, ModelTensor};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{BeforeAfter, percent};
+use super::{BeforeAfter, mean_and_largest, percent};
 use crate::options::{Effort, PlanOptions};
 use crate::plan::{Budget, Method, Plan, PlanRequest, UnitPlan};
 use crate::system::show::format_bytes;
@@ -98,7 +98,7 @@ pub struct ProjectionSummary {
     pub factorised: usize,
     /// Layers in which it is dense.
     pub dense: usize,
-    /// Layers in which it is dense in another type.
+    /// Layers in which it is dense in another type than the source's; absent if zero.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub encoded: usize,
     /// Smallest and largest rank; absent if dense in all layers.
@@ -228,7 +228,7 @@ fn summarise_projection(plan: &PlanRecord, projection: ProjectionKind) -> Projec
         .collect();
     let ranks = || records.iter().filter_map(|s| s.rank);
     let errors: Vec<f64> = records.iter().filter_map(|s| s.error).collect();
-    let squares: f64 = errors.iter().map(|e| e * e).sum();
+    let (error, largest_error) = mean_and_largest(&errors).unzip();
     let dense = |s: &&&MatrixRecord| s.form == Form::Dense;
     let encoded =
         |s: &&&MatrixRecord| dense(s) && (s.error.is_some() || s.bytes_after != s.bytes_before);
@@ -244,8 +244,8 @@ fn summarise_projection(plan: &PlanRecord, projection: ProjectionKind) -> Projec
             before: records.iter().map(|s| s.bytes_before).sum(),
             after: records.iter().map(|s| s.bytes_after).sum(),
         },
-        error: (!errors.is_empty()).then(|| (squares / errors.len() as f64).sqrt()),
-        largest_error: errors.iter().copied().reduce(f64::max),
+        error,
+        largest_error,
     }
 }
 
@@ -368,28 +368,17 @@ impl fmt::Display for Summary {
                 None => writeln!(f)?,
             }
         }
-        if self.bases.count > 0 {
-            writeln!(
-                f,
-                "  bases       {:>6}  {:>34}",
-                self.bases.count,
-                format_bytes(self.bases.bytes)
-            )?;
-        }
-        if self.biases.count > 0 {
-            writeln!(
-                f,
-                "  biases      {:>6}  {:>34}",
-                self.biases.count,
-                format_bytes(self.biases.bytes)
-            )?;
+        let others = [
+            ("bases", self.bases.count, self.bases.bytes),
+            ("biases", self.biases.count, self.biases.bytes),
+        ];
+        for (name, count, bytes) in others.into_iter().filter(|(_, count, _)| *count > 0) {
+            let bytes = format_bytes(bytes);
+            writeln!(f, "  {name:<10}  {count:>6}  {bytes:>34}")?;
         }
         if self.kv_bases > 0 {
-            writeln!(
-                f,
-                "  KV cache bases      {:>34}",
-                format_bytes(self.kv_bases)
-            )?;
+            let bytes = format_bytes(self.kv_bases);
+            writeln!(f, "  KV cache bases      {bytes:>34}")?;
         }
         let factorised: usize = self.projections.iter().map(|s| s.factorised).sum();
         let encoded: usize = self.projections.iter().map(|s| s.encoded).sum();

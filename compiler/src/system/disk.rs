@@ -32,11 +32,8 @@ pub fn folder_of(path: &Path) -> &Path {
 pub(crate) fn is_same_file(a: &Path, b: &Path) -> bool {
     let place = |path: &Path| -> Option<PathBuf> {
         fs::canonicalize(path).ok().or_else(|| {
-            let folder = match path.parent() {
-                Some(parent) if !parent.as_os_str().is_empty() => parent,
-                _ => Path::new("."),
-            };
-            Some(fs::canonicalize(folder).ok()?.join(path.file_name()?))
+            let folder = fs::canonicalize(folder_of(path)).ok()?;
+            Some(folder.join(path.file_name()?))
         })
     };
     a == b || same_inode(a, b) || place(a).is_some_and(|a| Some(a) == place(b))
@@ -119,7 +116,7 @@ fn open_special(path: &Path) -> io::Result<File> {
 }
 
 #[cfg(not(unix))]
-fn special(path: &Path) -> io::Result<File> {
+fn open_special(path: &Path) -> io::Result<File> {
     OpenOptions::new().write(true).open(path)
 }
 

@@ -20,6 +20,11 @@ impl<T, E> Shared<T, E> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn wait<'a>(&self, state: MutexGuard<'a, State<T, E>>) -> MutexGuard<'a, State<T, E>> {
+        let state = self.changed.wait(state);
+        state.unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn stop(&self) {
         self.lock().stop = true;
         self.changed.notify_all();
@@ -75,12 +80,7 @@ pub fn for_each<T: Send, E: Send + From<std::io::Error>>(
                 }
                 match take(&mut state) {
                     Some(job) => break job,
-                    None => {
-                        state = shared
-                            .changed
-                            .wait(state)
-                            .unwrap_or_else(PoisonError::into_inner);
-                    }
+                    None => state = shared.wait(state),
                 }
             };
             drop(state);
@@ -107,10 +107,7 @@ pub fn for_each<T: Send, E: Send + From<std::io::Error>>(
                 if state.stop {
                     return Ok(());
                 }
-                state = shared
-                    .changed
-                    .wait(state)
-                    .unwrap_or_else(PoisonError::into_inner);
+                state = shared.wait(state);
             };
             drop(state);
             consume(job, result?)?;

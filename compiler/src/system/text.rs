@@ -58,6 +58,21 @@ pub enum FileError {
     SecretDamaged(PathBuf),
 }
 
+/// Reads a file or a pipe, up to one byte beyond a limit.
+pub fn read_bytes(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
+    let file = open::open_stream(path).map_err(|error| error.into_io())?;
+    let mut bytes = Vec::new();
+    file.take(limit + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// Returns the message of an error of JSON without its place.
+pub fn json_message(error: &serde_json::Error) -> String {
+    let message = error.to_string();
+    let end = message.rfind(" at line ").unwrap_or(message.len());
+    message[..end].to_owned()
+}
+
 /// Reads a whole UTF-8 text from a file.
 pub fn read(path: &Path) -> Result<String, FileError> {
     read_from(open(path)?, path)

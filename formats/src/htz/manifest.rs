@@ -301,7 +301,9 @@ pub struct Provenance {
     /// Error metric and corrections (1.3); absent if [`CalibrationRecord::gauge`] states all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub treatment: Option<TreatmentRecord>,
-    /// Identifies the permutation of stored channels and units (1.6).
+    /// Identifies the permutation of stored channels and units (1.6); absent if unchanged. The
+    /// artifact computes the same function under any permutation, so this serves comparisons with
+    /// the source's weights.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub order: Option<Digest>,
     /// Tuning after encoding (1.6), if any.
@@ -358,7 +360,8 @@ pub struct TreatmentRecord {
     /// Biases compensate the loss of the factors on the mean input.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub bias: bool,
-    /// Shrinkage of the second moment of the gauge `whiten` (1.5), from 0 (none) to 1.
+    /// Shrinkage of the second moment of the gauge `whiten` towards a multiple of the identity
+    /// (1.5), from 0 (none) to 1; absent with other gauges.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shrinkage: Option<f64>,
 }

@@ -25,9 +25,7 @@ impl CodedTile {
             *self = other;
             return;
         }
-        for (rows, more) in self.row_scales.iter_mut().zip(other.row_scales) {
-            rows.extend(more);
-        }
+        extend_each(&mut self.row_scales, other.row_scales);
         for (band, more) in self.column_groups.iter_mut().zip(other.column_groups) {
             match (band, more) {
                 (
@@ -35,16 +33,10 @@ impl CodedTile {
                     CodedColumnGroup::Codebook(more_scales, more),
                 ) => {
                     scales.extend(more_scales);
-                    quads
-                        .iter_mut()
-                        .zip(more)
-                        .for_each(|(to, of)| to.extend(of));
+                    extend_each(quads, more);
                 }
                 (CodedColumnGroup::Trellis(quads), CodedColumnGroup::Trellis(more)) => {
-                    quads
-                        .iter_mut()
-                        .zip(more)
-                        .for_each(|(to, of)| to.extend(of));
+                    extend_each(quads, more);
                 }
                 _ => {}
             }
@@ -78,6 +70,11 @@ impl CodedTile {
         }
         Ok(())
     }
+}
+
+fn extend_each<T, const N: usize>(lists: &mut [Vec<T>; N], more: [Vec<T>; N]) {
+    let lists = lists.iter_mut().zip(more);
+    lists.for_each(|(list, more)| list.extend(more));
 }
 
 /// Kinds of codes in the order of [`CodedTile::row_scales`].

@@ -1,22 +1,19 @@
 //! Coordinate descent over codebook codes, and row scales by least squares.
 
-use crate::FactoriseError;
-use faer::linalg::matmul::matmul;
-use faer::{Accum, MatMut, MatRef, Par};
 use htc_formats::bands::{CODEBOOK_UNIT, CodeKind, Codes, GROUP_COLS, QUAD, QUADS_PER_GROUP};
 
 use super::CodebookEncoder;
 use super::coded::KINDS;
 use super::groups::refit_scale;
 use super::strip::{TileState, divide_or_zero, round_to_f16};
-use crate::ErrorFeedback;
+use crate::{ErrorFeedback, FactoriseError, product_of_rows};
 
 impl TileState {
     /// Computes `E C`, half of the negative gradient.
-    pub fn compute_slopes(&self, feedback: &ErrorFeedback, slopes: &mut Vec<f32>) {
+    pub fn compute_slopes(&self, feedback: &ErrorFeedback) -> Vec<f32> {
         let pairs = self.weights.iter().zip(&self.values);
         let errors: Vec<f32> = pairs.map(|(w, value)| w - value).collect();
-        product(&errors, self.rows, feedback, slopes);
+        product_of_rows(&errors, &feedback.moment, self.cols)
     }
 
     /// Runs one sweep over a column group: moves each scale, then each code, towards the minimum.
@@ -60,9 +57,8 @@ impl TileState {
         &mut self,
         codes: &Codes,
         feedback: &ErrorFeedback,
-        slopes: &mut Vec<f32>,
     ) -> Result<(), FactoriseError> {
-        self.compute_slopes(feedback, slopes);
+        let slopes = self.compute_slopes(feedback);
         let n = self.cols;
         let of = |kind: CodeKind, values: &[f32]| -> Vec<f32> {
             let kinds = codes
@@ -73,19 +69,22 @@ impl TileState {
             values.map(|(&v, &of)| if of { v } else { 0.0 }).collect()
         };
         let parts = KINDS.map(|kind| {
-            let mut products = Vec::new();
-            let part = codes.contains_kind(kind).then(|| of(kind, &self.values));
-            if let Some(part) = &part {
-                product(part, self.rows, feedback, &mut products);
-            }
-            part.map(|part| (part, products))
+            codes.contains_kind(kind).then(|| {
+                let part = of(kind, &self.values);
+                let products = product_of_rows(&part, &feedback.moment, n);
+                (part, products)
+            })
         });
         for r in 0..self.rows {
             let dot = |a: &[f32], b: &[f32]| -> f64 {
                 let pairs = a[r * n..][..n].iter().zip(&b[r * n..][..n]);
                 pairs.map(|(a, b)| f64::from(*a) * f64::from(*b)).sum()
             };
-            let slope = |i: usize| parts[i].as_ref().map_or(0.0, |(part, _)| dot(part, slopes));
+            let slope = |i: usize| {
+                parts[i]
+                    .as_ref()
+                    .map_or(0.0, |(part, _)| dot(part, &slopes))
+            };
             let curve = |i: usize, j: usize| match (&parts[i], &parts[j]) {
                 (Some((part, _)), Some((_, products))) => dot(part, products),
                 _ => 0.0,
@@ -119,18 +118,4 @@ impl TileState {
         }
         Ok(())
     }
-}
-
-fn product(values: &[f32], rows: usize, feedback: &ErrorFeedback, out: &mut Vec<f32>) {
-    let n = feedback.order;
-    out.clear();
-    out.resize(rows * n, 0.0);
-    matmul(
-        MatMut::from_row_major_slice_mut(out, rows, n),
-        Accum::Replace,
-        MatRef::from_row_major_slice(values, rows, n),
-        MatRef::from_row_major_slice(&feedback.moment, n, n),
-        1.0,
-        Par::Seq,
-    );
 }

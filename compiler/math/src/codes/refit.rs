@@ -8,7 +8,7 @@ use faer::linalg::solvers::Solve;
 use faer::{Accum, Mat, MatMut, MatRef, Par, Side};
 
 use super::RowFeedback;
-use crate::ErrorFeedback;
+use crate::{ErrorFeedback, product_of_rows};
 
 #[derive(Clone, Debug)]
 pub(super) struct ColumnFit {
@@ -64,12 +64,7 @@ impl ColumnFit {
             std::mem::take(&mut self.values),
             std::mem::take(&mut self.errors),
         );
-        let weighed = |x: &[f32]| {
-            product(
-                MatRef::from_row_major_slice(moment, order, order),
-                MatRef::from_row_major_slice(x, order, n),
-            )
-        };
+        let weighed = |x: &[f32]| product_of_rows(moment, x, order);
         self.accumulate(&values, &weighed(&values), &weighed(&errors), feedback);
     }
 
@@ -83,10 +78,7 @@ impl ColumnFit {
             1.0,
             Par::Seq,
         );
-        let slopes = product(
-            MatRef::from_row_major_slice(he, rows, n),
-            MatRef::from_row_major_slice(&feedback.moment, n, n),
-        );
+        let slopes = product_of_rows(he, &feedback.moment, n);
         for (values, slopes) in values.chunks_exact(n).zip(slopes.chunks_exact(n)) {
             for (sum, (v, s)) in self.slope.iter_mut().zip(values.iter().zip(slopes)) {
                 *sum += f64::from(*v) * f64::from(*s);
@@ -118,18 +110,4 @@ impl ColumnFit {
         }
         Some(found)
     }
-}
-
-fn product(a: MatRef<'_, f32>, b: MatRef<'_, f32>) -> Vec<f32> {
-    let (rows, cols) = (a.nrows(), b.ncols());
-    let mut out = vec![0.0; rows * cols];
-    matmul(
-        MatMut::from_row_major_slice_mut(&mut out, rows, cols),
-        Accum::Replace,
-        a,
-        b,
-        1.0,
-        Par::Seq,
-    );
-    out
 }

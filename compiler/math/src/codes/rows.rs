@@ -7,10 +7,10 @@
 //! `G_b` (Tseng et al. 2025, "YAQA").
 
 use faer::linalg::matmul::matmul;
-use faer::{Accum, Mat, MatMut, MatRef, Par};
+use faer::{Accum, MatMut, MatRef, Par};
 
 use crate::FactoriseError;
-use crate::feedback::{MIN_DAMPING, cholesky_in_place};
+use crate::feedback::{check_damping, reversed_cholesky};
 
 /// Quantised before their errors are carried.
 const ROWS_PER_STEP: usize = 32;
@@ -56,9 +56,7 @@ impl RowFeedback {
     /// Factorises consecutive blocks of a second moment plus `damping` times the mean of its
     /// diagonal.
     pub fn new(blocks: &[OutputBlock<'_>], damping: f64) -> Result<RowFeedback, FactoriseError> {
-        if !damping.is_finite() || damping < 0.0 {
-            return Err(FactoriseError::Damping { found: damping });
-        }
+        let added = check_damping(damping)?;
         let diagonal = |of: &OutputBlock<'_>| -> f64 {
             let of_row = (0..of.order).map(|i| f64::from(of.lower[i * (i + 3) / 2]));
             of_row.sum()
@@ -71,7 +69,7 @@ impl RowFeedback {
             blocks: Vec::with_capacity(blocks.len()),
         };
         for of in blocks {
-            let block = Block::new(of, unit, damping.max(MIN_DAMPING), &mut found.weights)?;
+            let block = Block::new(of, unit, added, &mut found.weights)?;
             found.blocks.push(block);
         }
         normalise(&mut found.weights);
@@ -85,9 +83,13 @@ impl RowFeedback {
 
     /// Returns the first row, the order and the second moment of a row's block.
     pub(super) fn block_of_row(&self, row: usize) -> Option<(usize, usize, &[f32])> {
-        let mut blocks = self.blocks.iter();
-        let found = blocks.find(|of| (of.first..of.first + of.order).contains(&row))?;
+        let found = &self.blocks[self.block_index(row)?];
         Some((found.first, found.order, &found.moment))
+    }
+
+    fn block_index(&self, row: usize) -> Option<usize> {
+        let mut blocks = self.blocks.iter();
+        blocks.position(|of| (of.first..of.first + of.order).contains(&row))
     }
 }
 
@@ -114,14 +116,7 @@ impl Block {
             let (row, col) = (row.max(col), row.min(col));
             f64::from(of.lower[row * (row + 1) / 2 + col]) / unit + own
         };
-        let mut reversed = Mat::from_fn(n, n, |i, j| {
-            if j <= i {
-                entry(n - 1 - i, n - 1 - j)
-            } else {
-                0.0
-            }
-        });
-        cholesky_in_place(&mut reversed)?;
+        let reversed = reversed_cholesky(n, entry)?;
         // `H = U Uᵀ` with `U` upper triangular.
         let upper = |i: usize, j: usize| reversed[(n - 1 - i, n - 1 - j)];
         let mut factor = vec![0.0; n * n];
@@ -190,11 +185,7 @@ impl<'a> CarriedErrors<'a> {
     /// Records the errors `[_, cols]` of the rows just quantised.
     pub fn record_errors(&mut self, first: usize, errors: &[f32]) {
         let Some(rows) = self.rows else { return };
-        let Some(index) = rows
-            .blocks
-            .iter()
-            .position(|of| (of.first..of.first + of.order).contains(&first))
-        else {
+        let Some(index) = rows.block_index(first) else {
             return;
         };
         let (block, n) = (&rows.blocks[index], self.cols);

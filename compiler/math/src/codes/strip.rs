@@ -181,19 +181,18 @@ impl<'a> TileCoder<'a> {
         strip: &mut TileState,
         feedback: &ErrorFeedback,
     ) -> Result<(), FactoriseError> {
-        let mut slopes = Vec::new();
         let sweeps = if self.codes.contains_kind(CodeKind::Codebook) {
             self.guide.sweeps
         } else {
             0
         };
         for _ in 0..sweeps {
-            strip.compute_slopes(feedback, &mut slopes);
+            let mut slopes = strip.compute_slopes(feedback);
             if !self.sweep(strip, feedback, &mut slopes)? {
                 break;
             }
         }
-        strip.refit_row_scales(self.codes, feedback, &mut slopes)
+        strip.refit_row_scales(self.codes, feedback)
     }
 
     fn begin(

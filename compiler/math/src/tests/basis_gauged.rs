@@ -4,10 +4,11 @@ use super::super::decompose::eigen;
 use super::super::{
     BasisOptions, BasisWeighting, Diagonal, FactoriseError, Gauge, SharedBasis, Sink, SvdMethod,
     random_coverage, relative_tail, shared_basis, shared_basis_with, shared_error,
-    weighted_relative_error,
 };
 use super::gauge::{Moment, gauged, gauges};
-use super::{Dense, close, decreasing, matrix, norm, orthonormal, signs_are_fixed};
+use super::{
+    Dense, close, decreasing, matrix, norm, orthonormal, signs_are_fixed, weighted_relative_error,
+};
 
 fn attention(d: usize, seed: u64) -> [Dense; 3] {
     let projection = |m: usize, scale: f64, seed: u64| {

@@ -4,9 +4,11 @@ use super::super::decompose::right_singular;
 use super::super::{
     DEFAULT_SHRINKAGE, Diagonal, FactoriseError, Gauge, Host, LowRank, LowRankOptions,
     SecondMoment, SvdMethod, low_rank, low_rank_error, low_rank_with, relative_tail,
+};
+use super::{
+    Dense, Rng, close, decreasing, matrix, norm, orthonormal, signs_are_fixed,
     weighted_relative_error,
 };
-use super::{Dense, Rng, close, decreasing, matrix, norm, orthonormal, signs_are_fixed};
 
 const PATHS: [SvdMethod; 2] = [SvdMethod::Svd, SvdMethod::Gram];
 

@@ -3,10 +3,10 @@ use std::path::PathBuf;
 
 use super::super::{
     ErrorEnergies, SecondMoment, Weight, dense_energies, low_rank_error, relative_tail,
-    shared_error, weighted_dense_energies, weighted_relative_error, weighted_row_errors,
+    shared_error, weighted_dense_energies, weighted_row_errors,
 };
 use super::gauge::Moment;
-use super::{Dense, close, matrix, norm};
+use super::{Dense, close, matrix, norm, weighted_relative_error};
 
 #[test]
 fn error_of_a_product_of_small_integers_is_exact() {

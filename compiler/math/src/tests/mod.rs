@@ -21,8 +21,18 @@ mod widths;
 
 use faer::Mat;
 
-use super::Weight;
+use super::{SecondMoment, Weight, weighted_energies};
 use crate::random::Rng;
+
+fn weighted_relative_error(
+    weight: Weight<'_>,
+    a: &[f32],
+    b: &[f32],
+    r: usize,
+    moment: SecondMoment<'_>,
+) -> f64 {
+    weighted_energies(weight, a, b, r, moment).relative_error()
+}
 
 struct Dense {
     rows: usize,

@@ -1,8 +1,6 @@
 //! Axioms: principal directions that both halves of the sample have.
 
-use faer::Mat;
-use faer::linalg::matmul::matmul;
-use faer::{Accum, Par};
+use faer::ColRef;
 
 use crate::analyse::dimension::{SEED, components_for};
 use crate::analyse::record::{Axioms, rounded};
@@ -40,24 +38,12 @@ pub(super) fn sample_axioms(
     if k == 0 || chance <= 0.0 {
         return Ok(None);
     }
-    let mut parts = Mat::<f64>::zeros(rebuilt.ncols(), k);
-    let replace = Accum::Replace;
-    let transposed = rebuilt.transpose();
-    matmul(
-        parts.as_mut(),
-        replace,
-        transposed,
-        &candidates,
-        1.0,
-        Par::Seq,
-    );
-    let survived = parts
-        .col_iter()
-        .filter(|parts| {
-            let held: f64 = parts.iter().map(|part| part * part).sum();
-            1.0 - held <= MAX_MISSED * chance
-        })
-        .count();
+    let parts = rebuilt.transpose() * &candidates;
+    let survives = |parts: &ColRef<'_, f64>| {
+        let held: f64 = parts.iter().map(|part| part * part).sum();
+        1.0 - held <= MAX_MISSED * chance
+    };
+    let survived = parts.col_iter().filter(survives).count();
     Ok(Some(Axioms {
         candidates: k,
         survived,

@@ -3,6 +3,7 @@
 use faer::Mat;
 
 use crate::analyse::record::{Curvature, rounded};
+use crate::analyse::sinks::mean_and_deviation;
 
 pub(super) const ESTIMATOR: &str = "forman_augmented";
 
@@ -45,14 +46,12 @@ fn curvature(joined: &[Vec<bool>]) -> Option<Curvature> {
     if values.is_empty() {
         return None;
     }
-    let edges = values.len() as f64;
-    let mean = values.iter().sum::<f64>() / edges;
-    let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
+    let (mean, deviation) = mean_and_deviation(|| values.iter().copied());
     let negative = values.iter().filter(|value| **value < 0.0).count();
     Some(Curvature {
         mean: rounded(mean),
-        deviation: rounded((squares / edges).sqrt()),
-        negative: rounded(negative as f64 / edges),
+        deviation: rounded(deviation),
+        negative: rounded(negative as f64 / values.len() as f64),
         edges: values.len(),
     })
 }

@@ -1,8 +1,6 @@
 //! Heads with nearly equal subspaces of queries, keys or values, as stored.
 
 use faer::Mat;
-use faer::linalg::matmul::matmul;
-use faer::{Accum, Par};
 
 use crate::analyse::dimension::components_for;
 use crate::analyse::record::{HeadPair, Symmetry, rounded};
@@ -85,18 +83,10 @@ fn mean_cosine(a: &Mat<f64>, b: &Mat<f64>) -> Result<f64, FactoriseError> {
     if k == 0 {
         return Ok(0.0);
     }
-    let mut cross = Mat::<f64>::zeros(k, b.ncols());
-    let replace = Accum::Replace;
-    matmul(cross.as_mut(), replace, a.transpose(), b, 1.0, Par::Seq);
-    let mut gram = Mat::<f64>::zeros(k, k);
-    let transposed = cross.transpose();
-    matmul(gram.as_mut(), replace, &cross, transposed, 1.0, Par::Seq);
-    let squares = symmetric_eigenvalues(gram, &Host)?;
-    Ok(squares
-        .iter()
-        .map(|v| v.clamp(0.0, 1.0).sqrt())
-        .sum::<f64>()
-        / k as f64)
+    let cross = a.transpose() * b;
+    let squares = symmetric_eigenvalues(&cross * cross.transpose(), &Host)?;
+    let cosines = squares.iter().map(|v| v.clamp(0.0, 1.0).sqrt());
+    Ok(cosines.sum::<f64>() / k as f64)
 }
 
 #[cfg(test)]

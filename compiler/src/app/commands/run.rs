@@ -297,13 +297,13 @@ pub(super) struct Record {
     tokens_per_second: Option<f64>,
     /// Accepted fraction of drafted tokens; `null` without a draft.
     acceptance: Option<f64>,
-    /// Speed relative to decoding without a draft.
+    /// Speed relative to decoding without a draft; `null` if no token was decoded without one.
     speed_up: Option<f64>,
     drafted: u64,
     accepted: u64,
     fraction_min: f64,
     fraction_max: f64,
-    /// Energy of the generation.
+    /// Energy of the generation; `null` if the sensor does not measure it.
     joules: Option<f64>,
     tokens_per_joule: Option<f64>,
     /// Bytes of a position in all layers, in the type of the KV cache.

@@ -177,16 +177,34 @@ pub struct Xy {
 
 impl Xy {
     /// Creates a chart of the series that have points.
-    pub fn new(title: impl Into<String>, x: Axis, y: Axis, mut series: Vec<Series>) -> Xy {
-        series.retain(|s| !s.points.is_empty());
+    pub fn new(
+        title: impl Into<String>,
+        x: Axis,
+        y: Axis,
+        series: impl IntoIterator<Item = Series>,
+    ) -> Xy {
+        let drawn = series.into_iter().filter(|s| !s.points.is_empty());
         Xy {
             title: title.into(),
             x,
             y,
-            series,
+            series: drawn.collect(),
             diagonal: false,
             bands: Vec::new(),
             longest_step: f64::INFINITY,
+        }
+    }
+
+    /// Shades a part of the background; extends the last one if it has the same name.
+    pub fn shade(&mut self, from: f64, to: f64, name: &str, shade: f64) {
+        match self.bands.last_mut().filter(|band| band.name == name) {
+            Some(band) => band.to = to,
+            None => self.bands.push(Band {
+                from,
+                to,
+                name: name.to_owned(),
+                shade,
+            }),
         }
     }
 
@@ -312,8 +330,7 @@ impl Xy {
             return self.long_table(named);
         }
         let names = self.series.iter().map(|s| s.name.as_str());
-        let head: Vec<&str> = std::iter::once(self.x.name.as_str()).chain(names).collect();
-        let mut table = Table::new(&head);
+        let mut table = Table::of_columns(&self.x.name, names);
         let mut sorted: Vec<Vec<&Point>> = self
             .series
             .iter()
@@ -334,9 +351,7 @@ impl Xy {
                 let values: Vec<String> = here.map(show).collect();
                 optional((!values.is_empty()).then_some(values), |v| v.join(", "))
             });
-            table
-                .rows
-                .push(std::iter::once(self.x.format(place)).chain(cells).collect());
+            table.push(self.x.format(place), cells);
         }
         table
     }

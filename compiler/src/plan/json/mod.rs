@@ -27,7 +27,7 @@
 //!   `bytes`, `mean_rank`, `file_size`, `bits` with its number. All other keys are optional:
 //!   - `allocator`, `rank_floor`, `rank_cap`, `dense_type`, `embedding_type`: as on the command
 //!     line.
-//!   - `projections`: selected projections, if units contain others too.
+//!   - `projections`: selected projections; absent if equal to those of the units.
 //!   - `low_rank`: `on` (default) or `off`, factors were evaluated with `quantise`.
 //!   - `rotation`: `on` (default) or `off`, column groups chosen by `quantise` may be rotated; the
 //!     codes of each matrix record it.

@@ -48,12 +48,7 @@ fn chart(x: Kind, y: Kind, xs: &[f64], ys: &[f64]) -> Xy {
         line: number % 2 == 0,
         ..Series::line(&format!("series {number}"), number, points.clone())
     });
-    Xy::new(
-        "title",
-        Axis::new("x", x),
-        Axis::new("y", y),
-        series.collect(),
-    )
+    Xy::new("title", Axis::new("x", x), Axis::new("y", y), series)
 }
 
 #[test]
@@ -143,7 +138,7 @@ fn tables_list_what_charts_draw() {
 fn tables_are_no_larger_than_their_points() {
     let series = (0..2000).map(|i| Series::line("s", 0, [Point::new(f64::from(i), 1.0)]));
     let (x, y) = (Axis::new("x", Kind::Linear), Axis::new("y", Kind::Linear));
-    let chart = Xy::new("t", x, y, series.collect());
+    let chart = Xy::new("t", x, y, series);
     let text = chart.table().render("caption").into_string();
     assert!(text.len() < 500_000, "{}", text.len());
 }
