@@ -16,4 +16,4 @@ pub use kv::KvSide;
 pub use projection::{ActivationPoint, InputGroup, Part, ProjectionKind};
 pub(crate) use role::BlockRole;
 pub use role::Role;
-pub use spec::{BlockSpec, ModelSpec, Register, Step};
+pub use spec::{BlockInput, BlockSpec, ModelSpec, Register, Step};
