@@ -69,14 +69,14 @@ impl Analysis {
             .spectra
             .projections
             .iter()
-            .map(|s| s.projection)
+            .map(|s| s.projection.dense())
             .collect();
         for &projection in &projections {
             let of_projection = self
                 .spectra
                 .projections
                 .iter()
-                .filter(|s| s.projection == projection);
+                .filter(|s| s.projection.dense() == projection);
             let found: Vec<&Spectrum> = of_projection.collect();
             let Some(first) = found.first() else { continue };
             let range = |of: &dyn Fn(&Spectrum) -> Option<f64>, digits| {

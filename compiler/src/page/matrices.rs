@@ -107,7 +107,7 @@ fn by_layer(
 ) -> Heat {
     let row = |projection: ProjectionKind| {
         let values = (0..artifact.layers()).map(|layer| value(layer, projection));
-        (projection.name().to_owned(), values.collect())
+        (projection.to_string(), values.collect())
     };
     Heat {
         title: title.to_owned(),
@@ -282,12 +282,12 @@ pub fn ranks(artifact: &ArtifactData, prefix: &str) -> Markup {
         ranks.sort_unstable();
         let points = ranks.into_iter();
         let points = points.map(|(layer, rank)| Point::new(layer as f64, rank as f64));
-        Series::line(projection.name(), number, points)
+        Series::line(&projection.to_string(), number, points)
     };
     let chart = |inputs: [ActivationPoint; 2], title: &str| {
         let projections = artifact.projections().into_iter().enumerate();
         let projections =
-            projections.filter(|(_, projection)| inputs.contains(&projection.input()));
+            projections.filter(|(_, projection)| inputs.contains(&projection.dense().input()));
         let (x, y) = (
             Axis::new("layer", Kind::Whole),
             Axis::new("rank", Kind::Linear),

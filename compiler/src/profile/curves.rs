@@ -199,6 +199,14 @@ fn matrix_curve(
         ..
     } = looked;
     let matrix = member.matrix;
+    if plan::is_router(matrix) {
+        let curve = LossCurve {
+            matrix,
+            points: Vec::new(),
+            intermediate: Vec::new(),
+        };
+        return Ok((curve, None));
+    }
     let read = MatrixCosts::new(looked, member)?;
     let (tensor, place) = (read.tensor, read.place);
     let feedback = match place {

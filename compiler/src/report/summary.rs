@@ -89,16 +89,16 @@ impl Biases {
     }
 }
 
-/// All projections of one kind.
+/// All projections of one kind; gate, up and down are those of experts in a mixture.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct ProjectionSummary {
     /// Projection.
     pub projection: ProjectionKind,
-    /// Layers in which it is factorised.
+    /// Matrices that are factorised, one per layer without experts.
     pub factorised: usize,
-    /// Layers in which it is dense.
+    /// Matrices that are dense.
     pub dense: usize,
-    /// Layers in which it is dense in another type.
+    /// Matrices that are dense in another type.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub encoded: usize,
     /// Smallest and largest rank; absent if dense in all layers.
@@ -126,11 +126,14 @@ impl Summary {
             .sum();
         let bases: u64 = record.bases.iter().map(|b| b.parameters).sum();
         let basis_bytes: u64 = record.bases.iter().map(|b| b.bytes).sum();
-        let projections: BTreeSet<ProjectionKind> =
-            record.projections.iter().map(|s| s.projection).collect();
+        let projections: BTreeSet<ProjectionKind> = record
+            .projections
+            .iter()
+            .map(|s| s.projection.dense())
+            .collect();
         let projections: Vec<ProjectionKind> = projections.into_iter().collect();
         let sum = |of: &dyn Fn(&ProjectionRecord) -> u64, chosen: &[ProjectionKind]| -> u64 {
-            let chosen = |s: &&ProjectionRecord| chosen.contains(&s.projection);
+            let chosen = |s: &&ProjectionRecord| chosen.contains(&s.projection.dense());
             record.projections.iter().filter(chosen).map(of).sum()
         };
         let counted = |chosen: &[ProjectionKind], others: u64| BeforeAfter {
@@ -222,7 +225,7 @@ fn summarise_projection(plan: &PlanRecord, projection: ProjectionKind) -> Projec
     let records: Vec<_> = plan
         .projections
         .iter()
-        .filter(|s| s.projection == projection)
+        .filter(|s| s.projection.dense() == projection)
         .collect();
     let ranks = || records.iter().filter_map(|s| s.rank);
     let errors: Vec<f64> = records.iter().filter_map(|s| s.error).collect();
@@ -289,8 +292,9 @@ pub fn notes(plan: &PlanRecord) -> Vec<String> {
                 }
             };
             *count += 1;
-            if !projections.contains(&record.projection) {
-                projections.push(record.projection);
+            let projection = record.projection.dense();
+            if !projections.contains(&projection) {
+                projections.push(projection);
             }
         }
     }

@@ -125,7 +125,7 @@ impl Checker {
             None => self.report_missing(at, "layer"),
         };
         let projections = match projections {
-            Some((_, node)) => self.projections(at, "projections", node),
+            Some((_, node)) => self.projections(at, "projections", node, str::parse),
             None => self.report_missing(at, "projections"),
         };
         let (Some(layer), Some(projections)) = (layer, projections) else {
