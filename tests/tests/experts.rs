@@ -18,7 +18,9 @@ use htc_loader::Model;
 use htc_loader::backend::Reference;
 use htc_loader::kv::KvType;
 use htc_tests::artifact::Artifact;
-use htc_tests::logits::{at_positions, largest_difference, last_logits, with_kv_type};
+use htc_tests::logits::{
+    assert_export_matches, at_positions, largest_difference, last_logits, with_kv_type,
+};
 use htc_tests::material::{shared, words};
 use htc_tests::model::Tensor;
 use htc_tests::npy::Array;
@@ -312,6 +314,12 @@ fn compiled_mixtures_give_the_logits_of_their_source() {
         assert!(largest_difference(&single, &batched) < 1e-3, "{name}");
         let last = &batched[batched.len() - found.len()..];
         assert!(largest_difference(last, &found) < 0.05, "{name}");
+        for (option, to) in [("-o", "out.gguf"), ("--to-safetensors", "out")] {
+            let to = scratch.path(to);
+            let export = htc!["export", &path, "--as", "f32", "--force", option, &to];
+            export.run().assert_ok();
+            assert_export_matches(&path, &to, &tokens());
+        }
         for (role, dtype) in types(&path) {
             let Role::Linear { projection, .. } = role else {
                 continue;
@@ -387,7 +395,7 @@ fn shared_bases_of_experts_are_refused() {
     let options = ["--method", "grc", "--projections", "gate,up"];
     compile(&scratch, &model, "model.htz", &options)
         .run()
-        .assert_refused(2, &["cannot share a basis", "gate", "`method` gp"]);
+        .assert_refused(2, &["cannot share a basis", "gate", "--method gp"]);
     assert!(!scratch.path("model.htz").exists());
 }
 

@@ -18,6 +18,8 @@ pub(super) struct OutputTensor<'a> {
     pub dtype: DType,
     /// Concatenated along the rows.
     pub pieces: Vec<Piece<'a>>,
+    /// Whether each piece is the matrix of an expert, so that the tensor has three dimensions.
+    pub is_stack: bool,
 }
 
 #[derive(Debug)]
@@ -223,6 +225,7 @@ impl<'a> Planner<'a, '_> {
             cols,
             dtype,
             pieces: vec![piece],
+            is_stack: false,
         }
     }
 
@@ -248,12 +251,15 @@ impl<'a> Planner<'a, '_> {
                 cols,
                 dtype: base.0,
                 pieces: vec![base.1],
+                is_stack: false,
             });
             return Ok(());
         }
         let stored = self.common_type(&matrices)?;
         let dtype = stored.unwrap_or_else(|| types::fitting_type(self.wanted.dtype, cols));
         let mut pieces = Vec::with_capacity(matrices.len());
+        let expert = |matrix: &Matrix| matrix.id.projection().and_then(ProjectionKind::expert);
+        let is_stack = matrices.len() > 1 && matrices.iter().all(|of| expert(of).is_some());
         for matrix in matrices {
             pieces.push(Piece {
                 rows: matrix.rows,
@@ -270,6 +276,7 @@ impl<'a> Planner<'a, '_> {
             cols,
             dtype,
             pieces,
+            is_stack,
         });
         Ok(())
     }
@@ -351,6 +358,7 @@ impl<'a> Planner<'a, '_> {
                     content,
                     order,
                 }],
+                is_stack: false,
             });
         }
         Ok(())

@@ -96,13 +96,17 @@ pub(super) fn projections(hyper: &HyperParameters) -> Vec<MatrixId> {
     ModelSpec::new(hyper, []).matrices().collect()
 }
 
+/// Returns a display name without the layer such as `q`, `expert_gate.17` or `embedding`.
+pub(super) fn matrix_name(matrix: MatrixId) -> String {
+    match matrix.projection() {
+        Some(projection) => projection.to_string(),
+        None => matrix.name().to_owned(),
+    }
+}
+
 /// Returns a display name such as `layer 3: q+k+v` or `embedding`.
 pub(crate) fn label(members: &[UnitMatrix]) -> String {
-    let name = |member: &UnitMatrix| match member.projection() {
-        Some(projection) => projection.to_string(),
-        None => member.matrix.name().to_owned(),
-    };
-    let names: Vec<String> = members.iter().map(name).collect();
+    let names: Vec<String> = members.iter().map(|m| matrix_name(m.matrix)).collect();
     let names = names.join("+");
     match members.first().and_then(|member| member.matrix.layer()) {
         Some(layer) => format!("layer {layer}: {names}"),

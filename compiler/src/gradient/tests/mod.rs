@@ -1,6 +1,7 @@
 //! Gradients against float64 finite differences, for every architecture.
 
 mod distil;
+mod experts;
 mod kept;
 mod memory;
 mod mixture;

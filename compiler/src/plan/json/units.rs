@@ -13,7 +13,7 @@ use crate::plan::check::{
 };
 use crate::plan::form::MatrixForm;
 use crate::plan::sources::SourceTypes;
-use crate::plan::unit::{UnitMatrix, UnitPlan};
+use crate::plan::unit::{UnitMatrix, UnitPlan, label, matrix_name};
 
 pub(super) struct Units<'a, S> {
     hyper: &'a HyperParameters,
@@ -153,8 +153,10 @@ impl Checker {
             notes,
         };
         let members: Vec<UnitMatrix> = members.collect();
-        let names: Vec<&str> = members.iter().map(|m| m.matrix.name()).collect();
-        let place = format!("layer {layer}: {}", names.join("+"));
+        let place = match &members[..] {
+            [] => format!("layer {layer}: "),
+            members => label(members),
+        };
         let at = FilePosition {
             line,
             place: &place,
@@ -193,7 +195,7 @@ impl Checker {
             let said = match fault {
                 PlanMismatch::Twice { matrix, first } => {
                     let line = read.lines.get(first).copied().unwrap_or_default();
-                    let name = matrix.name();
+                    let name = matrix_name(matrix);
                     format!("projections: {name} of this layer stands on line {line} already")
                 }
                 fault => fault.to_string(),
