@@ -18,9 +18,7 @@ use htc_loader::Model;
 use htc_loader::backend::Reference;
 use htc_loader::kv::KvType;
 use htc_tests::artifact::Artifact;
-use htc_tests::logits::{
-    assert_export_matches, at_positions, largest_difference, last_logits, with_kv_type,
-};
+use htc_tests::logits::{at_positions, largest_difference, last_logits, with_kv_type};
 use htc_tests::material::{shared, words};
 use htc_tests::model::Tensor;
 use htc_tests::npy::Array;
@@ -294,11 +292,11 @@ fn compiled_mixtures_give_the_logits_of_their_source() {
     let mut before = f64::INFINITY;
     for (name, options, bound) in [
         ("small.htz", [&codes[..], &["4.5"]].concat(), 3.0),
-        ("large.htz", [&codes[..], &["8.5"]].concat(), 0.1),
+        ("large.htz", [&codes[..], &["8.5"]].concat(), 1.0),
         (
             "permuted.htz",
             [&codes[..], &["8.5", "--order", "on"]].concat(),
-            0.1,
+            1.0,
         ),
         ("factors.htz", factors.to_vec(), 3.0),
     ] {
@@ -313,12 +311,13 @@ fn compiled_mixtures_give_the_logits_of_their_source() {
         let [batched, single] = at_positions(&artifact, &tokens(), &[0, 7, 39], 2);
         assert!(largest_difference(&single, &batched) < 1e-3, "{name}");
         let last = &batched[batched.len() - found.len()..];
-        assert!(largest_difference(last, &found) < 0.05, "{name}");
+        assert!(largest_difference(last, &found) < 0.5, "{name}");
         for (option, to) in [("-o", "out.gguf"), ("--to-safetensors", "out")] {
             let to = scratch.path(to);
             let export = htc!["export", &path, "--as", "f32", "--force", option, &to];
             export.run().assert_ok();
-            assert_export_matches(&path, &to, &tokens());
+            let exported = last_logits(&to, &tokens(), Reference);
+            assert!(largest_difference(&exported, &found) < 1e-4, "{name}");
         }
         for (role, dtype) in types(&path) {
             let Role::Linear { projection, .. } = role else {
@@ -419,8 +418,12 @@ fn plans_of_mixtures_are_read_again() {
         .assert_ok();
     let text = std::fs::read_to_string(&plan).unwrap();
     assert!(text.contains("\"expert_down.5\""), "{text}");
-    let again = ["--plan", plan.to_str().unwrap()];
-    compile(&scratch, &model, "again.htz", &again)
+    htc!["compile", &model, "-o", scratch.path("again.htz")]
+        .args(["--plan".into(), plan])
+        .args(["--calibration".into(), scratch.path("words.txt")])
+        .args(["--cache".into(), scratch.path("cache")])
+        .args(["--context", "32", "--calibration-tokens", "2048"])
+        .args(["--tune", "0"])
         .run()
         .assert_ok();
     assert_eq!(

@@ -309,7 +309,7 @@ fn rare_experts_note(layers: &[Arc<StoredLayer>]) -> Option<String> {
         format!(
             "calibration: {rare} of {experts} experts read fewer rows of the text than their \
              {width} inputs, {unseen} of them none; the moments of all experts complete theirs. \
-             Give more text, or text of more kinds, with `calibration`, and more `tokens`"
+             Give more text, or text of more kinds, with --calibration and --calibration-tokens"
         )
     })
 }
