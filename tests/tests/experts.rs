@@ -9,16 +9,20 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
+use htc_formats::DType;
 use htc_formats::gguf::Value;
+use htc_formats::model::{ProjectionKind, Role};
 use htc_loader::Model;
 use htc_loader::backend::Reference;
 use htc_loader::kv::KvType;
+use htc_tests::artifact::Artifact;
 use htc_tests::logits::{at_positions, largest_difference, last_logits, with_kv_type};
 use htc_tests::material::{shared, words};
 use htc_tests::model::Tensor;
 use htc_tests::npy::Array;
-use htc_tests::{Scratch, TinyExperts, TinyModel, htc};
+use htc_tests::{Htc, Scratch, TinyExperts, TinyModel, htc};
 
 fn tiny() -> TinyModel {
     TinyModel {
@@ -235,7 +239,7 @@ fn trained_mixture_has_the_perplexity_of_llama_cpp() {
 }
 
 #[test]
-fn program_executes_and_evaluates_experts_but_does_not_compile_them() {
+fn program_executes_and_evaluates_experts() {
     let scratch = Scratch::new();
     let model = scratch.file("model.gguf", tiny().bytes());
     let text = scratch.file("text.txt", words(400).into_bytes());
@@ -244,12 +248,218 @@ fn program_executes_and_evaluates_experts_but_does_not_compile_them() {
     let report = htc!["eval", &model, "--text", &text, "--context", "32", "--json"];
     let report = String::from_utf8(report.run().assert_ok().stdout).unwrap();
     assert!(report.contains("perplexity"), "{report}");
-    let output = scratch.path("model.htz");
-    for arguments in [htc!["compile", &model, "-o", &output], htc!["plan", &model]] {
-        let expected = "is a mixture of 6 experts, and only dense models are compiled";
-        arguments
-            .run()
-            .assert_refused(1, &["cannot compile", expected]);
+}
+
+/// Rows of experts are whole blocks.
+fn wide() -> TinyModel {
+    TinyModel {
+        experts: Some(TinyExperts {
+            count: 6,
+            used: 2,
+            ffn: 64,
+        }),
+        ..TinyModel::default()
     }
-    assert!(!Path::new(&output).exists());
+}
+
+fn compile(scratch: &Scratch, model: &Path, output: &str, options: &[&str]) -> Htc {
+    let text = scratch.path("words.txt");
+    if !text.exists() {
+        scratch.file("words.txt", words(4000));
+    }
+    htc!["compile", model, "-o", scratch.path(output)]
+        .args(["--calibration".into(), text])
+        .args(["--cache".into(), scratch.path("cache")])
+        .args(["--context", "32", "--calibration-tokens", "2048"])
+        .args(["--effort", "fast", "--tune", "0", "--report", "json"])
+        .args(options)
+}
+
+/// Tensors of the artifact, with their types.
+fn types(path: &Path) -> Vec<(Role, DType)> {
+    let manifest = Artifact::open(path).manifest;
+    let tensors = manifest.tensors.iter();
+    tensors.map(|tensor| (tensor.role, tensor.dtype)).collect()
+}
+
+#[test]
+fn compiled_mixtures_give_the_logits_of_their_source() {
+    let scratch = Scratch::new();
+    let model = scratch.file("model.gguf", wide().bytes());
+    let expected = last_logits(&model, &tokens(), Reference);
+    let codes = ["--method", "quantise", "--bits"];
+    let factors = ["--method", "gp", "--rank", "48", "--factor-type", "f32"];
+    let mut before = f64::INFINITY;
+    for (name, options, bound) in [
+        ("small.htz", [&codes[..], &["4.5"]].concat(), 3.0),
+        ("large.htz", [&codes[..], &["8.5"]].concat(), 1.0),
+        (
+            "permuted.htz",
+            [&codes[..], &["8.5", "--order", "on"]].concat(),
+            1.0,
+        ),
+        ("factors.htz", factors.to_vec(), 3.0),
+    ] {
+        compile(&scratch, &model, name, &options).run().assert_ok();
+        let path = scratch.path(name);
+        htc!["verify", &path].run().assert_ok();
+        let found = last_logits(&path, &tokens(), Reference);
+        let difference = largest_difference(&found, &expected);
+        eprintln!("{name}: {difference:.3}");
+        assert!(difference < bound, "{name}: {difference:.2e}");
+        let artifact = Arc::new(Model::open(&path).unwrap());
+        let [batched, single] = at_positions(&artifact, &tokens(), &[0, 7, 39], 2);
+        assert!(largest_difference(&single, &batched) < 1e-3, "{name}");
+        let last = &batched[batched.len() - found.len()..];
+        assert!(largest_difference(last, &found) < 0.5, "{name}");
+        for (option, to) in [("-o", "out.gguf"), ("--to-safetensors", "out")] {
+            let to = scratch.path(to);
+            let export = htc!["export", &path, "--as", "f32", "--force", option, &to];
+            export.run().assert_ok();
+            let exported = last_logits(&to, &tokens(), Reference);
+            assert!(largest_difference(&exported, &found) < 1e-4, "{name}");
+        }
+        for (role, dtype) in types(&path) {
+            let Role::Linear { projection, .. } = role else {
+                continue;
+            };
+            if projection == ProjectionKind::Router {
+                assert_eq!(dtype, DType::F32, "{name}: {role}");
+            } else if projection.expert().is_some() && name != "factors.htz" {
+                assert_ne!(dtype, DType::F32, "{name}: {role}");
+            }
+        }
+        if name == "small.htz" {
+            before = difference;
+        }
+        if name == "large.htz" {
+            assert!(difference < before, "{difference} {before}");
+        }
+    }
+}
+
+#[test]
+fn artifacts_do_not_depend_on_threads_or_interruptions() {
+    let scratch = Scratch::new();
+    let model = scratch.file("model.gguf", wide().bytes());
+    let options = ["--method", "quantise", "--bits", "4.5", "--threads"];
+    let on = |scratch: &Scratch, threads| {
+        let options = [&options[..], &[threads]].concat();
+        compile(scratch, &model, "model.htz", &options)
+    };
+    on(&scratch, "1").run().assert_ok();
+    let expected = std::fs::read(scratch.path("model.htz")).unwrap();
+    let other = Scratch::new();
+    // Killed ever later, until it ends by itself.
+    let mut after = Duration::from_millis(40);
+    while !other.path("model.htz").exists() {
+        let mut child = on(&other, "2").spawn();
+        std::thread::sleep(after);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        after = after * 3 / 2;
+    }
+    assert!(std::fs::read(other.path("model.htz")).unwrap() == expected);
+}
+
+/// The text is too short for each expert to read as many rows as it has inputs.
+#[test]
+fn experts_that_read_few_rows_are_noted_and_compiled() {
+    let scratch = Scratch::new();
+    let model = TinyModel {
+        experts: Some(TinyExperts {
+            count: 16,
+            used: 1,
+            ffn: 64,
+        }),
+        ..TinyModel::default()
+    };
+    let model = scratch.file("model.gguf", model.bytes());
+    let options = ["--method", "quantise", "--bits", "5"];
+    let options = [&options[..], &["--calibration-tokens", "256"]].concat();
+    let found = compile(&scratch, &model, "model.htz", &options).run();
+    let said = found.stderr.clone();
+    found.assert_ok();
+    assert!(said.contains("of 32 experts read fewer rows"), "{said}");
+    let expected = last_logits(&model, &tokens(), Reference);
+    let found = last_logits(&scratch.path("model.htz"), &tokens(), Reference);
+    assert!(found.iter().all(|logit| logit.is_finite()));
+    assert!(largest_difference(&found, &expected) < 10.0);
+}
+
+#[test]
+fn shared_bases_of_experts_are_refused() {
+    let scratch = Scratch::new();
+    let model = scratch.file("model.gguf", wide().bytes());
+    let options = ["--method", "grc", "--projections", "gate,up"];
+    compile(&scratch, &model, "model.htz", &options)
+        .run()
+        .assert_refused(2, &["cannot share a basis", "gate", "--method gp"]);
+    assert!(!scratch.path("model.htz").exists());
+}
+
+/// A plan names the matrices of experts, and can be edited.
+#[test]
+fn plans_of_mixtures_are_read_again() {
+    let scratch = Scratch::new();
+    let model = scratch.file("model.gguf", wide().bytes());
+    let plan = scratch.path("plan.json");
+    let options = ["--method", "quantise", "--bits", "4.5"];
+    compile(&scratch, &model, "model.htz", &options)
+        .run()
+        .assert_ok();
+    htc!["plan", &model, "-o", &plan]
+        .args(options)
+        .args(["--calibration".into(), scratch.path("words.txt")])
+        .args(["--cache".into(), scratch.path("cache")])
+        .args(["--context", "32", "--calibration-tokens", "2048"])
+        .args(["--effort", "fast"])
+        .run()
+        .assert_ok();
+    let text = std::fs::read_to_string(&plan).unwrap();
+    assert!(text.contains("\"expert_down.5\""), "{text}");
+    htc!["compile", &model, "-o", scratch.path("again.htz")]
+        .args(["--plan".into(), plan])
+        .args(["--calibration".into(), scratch.path("words.txt")])
+        .args(["--cache".into(), scratch.path("cache")])
+        .args(["--context", "32", "--calibration-tokens", "2048"])
+        .args(["--tune", "0"])
+        .run()
+        .assert_ok();
+    assert_eq!(
+        types(&scratch.path("again.htz")),
+        types(&scratch.path("model.htz"))
+    );
+}
+
+/// Half of the size of the source, compared with one block type of about that size.
+#[test]
+fn trained_mixture_compiles_to_half_of_its_size() {
+    let Some(model) = shared("models/reference-moe/reference-moe-q8_0.gguf") else {
+        return;
+    };
+    let (train, test) = (
+        shared("text/wikitext2.train-head.raw.txt"),
+        shared("text/wikitext2.test.raw.txt"),
+    );
+    let (Some(train), Some(test)) = (train, test) else {
+        return;
+    };
+    let scratch = Scratch::new();
+    let path = scratch.path("half.htz");
+    let report = htc!["compile", &model, "-o", &path, "--calibration", &train]
+        .args(["--cache".into(), scratch.path("cache")])
+        .args(["--file-size", "11.5MB", "--calibration-tokens", "16384"])
+        .args(["--effort", "fast", "--tune", "0", "--report", "json"])
+        .args(["--compare", "on"])
+        .deadline(Duration::from_secs(1200))
+        .run()
+        .json();
+    let bytes = std::fs::metadata(&path).unwrap().len();
+    assert!(bytes <= 11_500_000, "{bytes}");
+    let eval = htc!["eval", &path, "--text", &test, "--reference", &model];
+    let found = eval.args(["--chunks", "8", "--json"]).run().json();
+    let kl = found["reference"]["kl"].as_f64();
+    eprintln!("{bytes} bytes: KL {kl:?}; {}", report["uniform_files"]);
+    assert!(found["kl"].as_f64().or(kl).unwrap() < 0.1, "{found}");
 }

@@ -66,11 +66,12 @@ impl Analysis {
         let spectra = &self.spectra;
         let energy = |part: f64| spectra.energies.iter().position(|e| *e == part);
         let (e95, e99) = (energy(0.95), energy(0.99));
-        let kinds = spectra.projections.iter().map(|s| s.projection);
+        let kinds = spectra.projections.iter().map(|s| s.projection.dense());
         let projections: BTreeSet<ProjectionKind> = kinds.collect();
         for &projection in &projections {
             let all = spectra.projections.iter();
-            let found: Vec<&Spectrum> = all.filter(|s| s.projection == projection).collect();
+            let found: Vec<&Spectrum> =
+                all.filter(|s| s.projection.dense() == projection).collect();
             let Some(first) = found.first() else { continue };
             let range = |of: &dyn Fn(&Spectrum) -> Option<f64>, digits| {
                 range(found.iter().filter_map(|s| of(s)), digits)

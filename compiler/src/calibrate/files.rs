@@ -115,8 +115,10 @@ impl CalibrationFiles {
     ) -> Result<(), CalibrateError> {
         let tokens = self.extent.windows * self.extent.context;
         let stream = 4 * (tokens * hyper.width) as u64;
-        let missing = (hyper.layers - finished.layers.len()) as u64;
-        let layers = missing * store::file_bytes(hyper, self.extent) as u64;
+        let missing = finished.layers.len()..hyper.layers;
+        let bytes = |layer| store::file_bytes(hyper, layer, self.extent) as u64;
+        let layers: u64 = missing.clone().map(bytes).sum();
+        let missing = missing.len() as u64;
         let head = if finished.is_complete() {
             0
         } else {

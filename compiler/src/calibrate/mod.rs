@@ -9,6 +9,7 @@ pub mod cache;
 mod contents;
 pub(crate) mod entry;
 mod error;
+mod experts;
 mod files;
 mod flow;
 pub(crate) mod moments;
@@ -40,7 +41,7 @@ pub use error::{CalibrateError, Stage};
 use files::{CalibrationFiles, FinishedStatistics};
 use flow::ForwardPass;
 pub use shipped::{ShippedPart, shipped_digest, shipped_text};
-pub use statistics::input_width;
+pub use statistics::{block_inputs, sums_bytes};
 use store::TextExtent;
 pub use store::{StoredHead, StoredLayer, StoredMoment};
 
@@ -277,6 +278,9 @@ pub fn calibrate(
             Arc::new(flow.head(layers.last().map(Arc::as_ref))?)
         }
     };
+    if let Some(note) = rare_experts_note(&layers) {
+        watch.report(Event::Note(&note));
+    }
     Ok(Calibration {
         key,
         arithmetic: arithmetic(device),
@@ -289,6 +293,26 @@ pub fn calibrate(
         is_new,
         held_out,
         held_out_text,
+    })
+}
+
+/// Returns a note on the experts that saw fewer rows than they have inputs, if any.
+fn rare_experts_note(layers: &[Arc<StoredLayer>]) -> Option<String> {
+    let counts = layers.iter().flat_map(|layer| layer.counts());
+    let inputs = counts.filter(|(of, _)| matches!(of.point, ActivationPoint::ExpertInput(_)));
+    let (mut experts, mut rare, mut unseen, mut width) = (0, 0, 0, 0);
+    for (input, count) in inputs {
+        width = width.max(input.width);
+        experts += 1;
+        rare += usize::from(count < input.width as u64);
+        unseen += usize::from(count == 0);
+    }
+    (rare > 0).then(|| {
+        format!(
+            "calibration: {rare} of {experts} experts read fewer rows of the text than their \
+             {width} inputs, {unseen} of them none; the moments of all experts complete theirs. \
+             Give more text, or text of more kinds, with --calibration and --calibration-tokens"
+        )
     })
 }
 
@@ -373,7 +397,7 @@ fn check_memory(
     } else {
         memory::session_bytes(hyper, extent.context, threads, KvType::F32)
     };
-    let needed = session.saturating_add(statistics::sums_bytes(hyper));
+    let needed = session.saturating_add(sums_bytes(hyper));
     match memory::available() {
         Some(available) if available < needed => Err(CalibrateError::NoMemory {
             path: model.file().path.clone(),

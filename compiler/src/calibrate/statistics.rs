@@ -1,6 +1,6 @@
 //! Statistics of the activations of one layer.
 
-use htc_formats::model::{ActivationPoint, HyperParameters};
+use htc_formats::model::{ActivationPoint, BlockInput, BlockSpec, HyperParameters, ModelSpec};
 use htc_kernels::cpu::Cpu;
 use htc_loader::exec::{Point, Tap};
 
@@ -10,7 +10,7 @@ use crate::math::{Algebra, FactoriseError};
 
 const FIRST_ROWS_BATCH: usize = 64;
 
-/// Activation points that read the residual stream through a norm.
+/// Activation points that read the residual stream through a norm, at all positions.
 pub const STREAM_POINTS: [ActivationPoint; 2] = [ActivationPoint::Attention, ActivationPoint::Ffn];
 
 const MAX_SAMPLES: usize = 512;
@@ -48,8 +48,8 @@ pub fn sample_windows(extent: TextExtent) -> Vec<usize> {
 /// Statistics of a layer during the forward pass.
 pub struct LayerSums<'a> {
     cpu: &'a Cpu,
-    /// Inputs of the projections, indexed by [`ActivationPoint`].
-    pub sites: [MomentSums; 4],
+    /// Inputs of the projections, in the order of [`block_inputs`].
+    pub sites: Vec<SiteSums>,
     /// Residual stream after the layer, without the first positions of windows.
     pub stream: MomentSums,
     /// Residual stream after the layer at the first positions.
@@ -84,20 +84,31 @@ pub struct HeadSums {
     pub values: MomentSums,
 }
 
-/// Returns the input width at an activation point.
-pub fn input_width(hyper: &HyperParameters, site: ActivationPoint) -> usize {
-    match site {
-        ActivationPoint::Attention | ActivationPoint::Ffn => hyper.width,
-        ActivationPoint::AttentionOutput => hyper.heads * hyper.head_size,
-        ActivationPoint::FfnHidden => hyper.ffn,
-    }
+/// Moments of an input.
+#[derive(Debug)]
+pub struct SiteSums {
+    pub point: ActivationPoint,
+    pub moments: MomentSums,
 }
 
+/// Returns the inputs of the projections of a layer; none for layers that do not exist.
+pub fn block_inputs(hyper: &HyperParameters, layer: usize) -> Vec<BlockInput> {
+    let spec = ModelSpec::new(hyper, []);
+    let block = spec.blocks.get(layer);
+    block.map_or_else(Vec::new, |block| block.inputs())
+}
+
+/// Returns the bytes of the sums of the layer with the most.
 pub fn sums_bytes(hyper: &HyperParameters) -> u64 {
-    let sites = ActivationPoint::ALL.map(|site| MomentSums::bytes(input_width(hyper, site)));
+    let of_block = |block: &BlockSpec| {
+        let inputs = block.inputs().into_iter();
+        let inputs = inputs.map(|input| MomentSums::bytes(input.width));
+        inputs.fold(0, u64::saturating_add)
+    };
+    let blocks = ModelSpec::new(hyper, []).blocks;
+    let sites = blocks.iter().map(of_block).max().unwrap_or(0);
     let streams = 2 * MomentSums::bytes(hyper.width);
     let heads = MomentSums::bytes(hyper.head_size).saturating_mul(3 * hyper.kv_heads as u64);
-    let sites = sites.into_iter().fold(0, u64::saturating_add);
     sites.saturating_add(streams).saturating_add(heads)
 }
 
@@ -107,14 +118,18 @@ impl<'a> LayerSums<'a> {
         cpu: &'a Cpu,
         algebra: Option<&dyn Algebra>,
         hyper: &HyperParameters,
+        layer: usize,
         extent: TextExtent,
     ) -> Result<Self, FactoriseError> {
         let head = || MomentSums::new(hyper.head_size);
-        let [attention, output, ffn, hidden] = ActivationPoint::ALL
-            .map(|site| MomentSums::with_algebra(algebra, input_width(hyper, site)));
+        let site = |BlockInput { point, width }| {
+            let moments = MomentSums::with_algebra(algebra, width)?;
+            Ok::<SiteSums, FactoriseError>(SiteSums { point, moments })
+        };
+        let sites = block_inputs(hyper, layer).into_iter().map(site);
         Ok(LayerSums {
             cpu,
-            sites: [attention?, output?, ffn?, hidden?],
+            sites: sites.collect::<Result<_, _>>()?,
             stream: MomentSums::with_algebra(algebra, hyper.width)?,
             sink: MomentSums::new(hyper.width),
             first_inputs: STREAM_POINTS.map(|_| vec![0.0; hyper.width]),
@@ -171,12 +186,14 @@ impl<'a> LayerSums<'a> {
     /// Flushes deferred rows and fetches device sums.
     pub fn finish(&mut self) -> Result<(), FactoriseError> {
         self.flush_first_rows();
-        let mut sums = self.sites.iter_mut().chain([&mut self.stream]);
+        let sites = self.sites.iter_mut().map(|site| &mut site.moments);
+        let mut sums = sites.chain([&mut self.stream]);
         sums.try_for_each(MomentSums::fetch)
     }
 
     pub fn check(&self) -> Result<(), FactoriseError> {
-        let mut sums = self.sites.iter().chain([&self.stream]);
+        let sites = self.sites.iter().map(|site| &site.moments);
+        let mut sums = sites.chain([&self.stream]);
         sums.try_for_each(MomentSums::check)
     }
 
@@ -190,7 +207,7 @@ impl<'a> LayerSums<'a> {
         self.flush_first_rows();
         let heads = self.heads.iter_mut();
         let heads = heads.flat_map(|head| [&mut head.queries, &mut head.keys, &mut head.values]);
-        let moments = self.sites.iter_mut();
+        let moments = self.sites.iter_mut().map(|site| &mut site.moments);
         let moments = moments
             .chain([&mut self.stream, &mut self.sink])
             .chain(heads);
@@ -204,7 +221,8 @@ impl<'a> LayerSums<'a> {
     pub fn is_finite(&self) -> bool {
         let heads = self.heads.iter();
         let heads = heads.flat_map(|head| [&head.queries, &head.keys, &head.values]);
-        let moments = self.sites.iter().chain([&self.stream, &self.sink]);
+        let sites = self.sites.iter().map(|site| &site.moments);
+        let moments = sites.chain([&self.stream, &self.sink]);
         moments.chain(heads).all(MomentSums::fits_float32)
             && [&self.sample, &self.token_norms]
                 .into_iter()
@@ -229,7 +247,10 @@ impl Tap for LayerSums<'_> {
         let (cpu, size) = (self.cpu, self.head_size);
         match point {
             Point::Input(site) => {
-                self.sites[site as usize].add(cpu, x);
+                let mut sites = self.sites.iter_mut();
+                if let Some(sums) = sites.find(|sums| sums.point == site) {
+                    sums.moments.add(cpu, x);
+                }
                 if let Some(index) = STREAM_POINTS.iter().position(|of| *of == site) {
                     let (first, _) = self.without_first(x);
                     let sums = self.first_inputs[index].iter_mut();

@@ -1,7 +1,8 @@
 //! File format of the statistics of a layer and of the head's input.
 //!
 //! Little-endian: magic; cache key; layer (the head follows the last); digest of the residual
-//! stream after the layer; the moments in a fixed order, second moments in float32. For layers
+//! stream after the layer; the moments in a fixed order, second moments in float32 (those of
+//! experts' inputs [shrunk](super::experts)). For layers
 //! also: norms, branches, mean inputs at the first position, samples, norms at every position. Last
 //! the digest of everything before. All lengths follow from the shapes.
 
@@ -11,10 +12,11 @@ use std::io::{self, Read, Write};
 use htc_formats::folder::Folder;
 use htc_formats::htz::{Digest, Hasher};
 use htc_formats::map::MappedFile;
-use htc_formats::model::{ActivationPoint, HyperParameters};
+use htc_formats::model::{ActivationPoint, BlockInput, HyperParameters};
 
+use super::experts;
 use super::moments::MomentSums;
-use super::statistics::{LayerSums, STREAM_POINTS, input_width, sample_count, sample_windows};
+use super::statistics::{LayerSums, STREAM_POINTS, block_inputs, sample_count, sample_windows};
 use crate::system::disk;
 
 const MAGIC: [u8; 8] = *b"htccal\0\x02";
@@ -36,7 +38,7 @@ pub struct TextExtent {
 }
 
 /// Mean and second moment of one stream of vectors.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct StoredMoment {
     /// Number of vectors.
     pub count: u64,
@@ -88,9 +90,8 @@ impl StoredMoment {
     }
 }
 
-fn orders(hyper: &HyperParameters) -> Vec<usize> {
-    let sites = ActivationPoint::ALL.map(|site| input_width(hyper, site));
-    let mut orders = sites.to_vec();
+fn orders(hyper: &HyperParameters, inputs: &[BlockInput]) -> Vec<usize> {
+    let mut orders: Vec<usize> = inputs.iter().map(|input| input.width).collect();
     // Residual stream, and its first positions.
     orders.extend([hyper.width; 2]);
     orders.extend(std::iter::repeat_n(hyper.head_size, 3 * hyper.kv_heads));
@@ -117,8 +118,10 @@ pub fn head_bytes(hyper: &HyperParameters) -> usize {
     HEADER + moment_bytes(hyper.width) + 32
 }
 
-pub fn file_bytes(hyper: &HyperParameters, extent: TextExtent) -> usize {
-    let moments: usize = orders(hyper).into_iter().map(moment_bytes).sum();
+/// Returns the bytes of the file of a layer.
+pub fn file_bytes(hyper: &HyperParameters, layer: usize, extent: TextExtent) -> usize {
+    let orders = orders(hyper, &block_inputs(hyper, layer));
+    let moments: usize = orders.into_iter().map(moment_bytes).sum();
     let first_inputs = 8 * STREAM_POINTS.len() * hyper.width;
     let sample = 4 * sample_count(extent) * hyper.width;
     let token_norms = 4 * positions(extent);
@@ -135,12 +138,10 @@ pub fn write_layer(
     write_sealed(folder, name, identity, stream, |to| {
         let heads = sums.heads.iter();
         let heads = heads.flat_map(|head| [&head.queries, &head.keys, &head.values]);
-        for moments in sums
-            .sites
-            .iter()
-            .chain([&sums.stream, &sums.sink])
-            .chain(heads)
-        {
+        experts::for_each_moment(&sums.sites, |moment| {
+            write_moment(to, moment.count, &moment.mean, &moment.second)
+        })?;
+        for moments in [&sums.stream, &sums.sink].into_iter().chain(heads) {
             write_moments(to, moments)?;
         }
         let windows = sums.sink.weight();
@@ -193,12 +194,17 @@ pub(crate) fn write_sealed(
 }
 
 fn write_moments(to: &mut dyn Write, moments: &MomentSums) -> io::Result<()> {
-    to.write_all(&moments.count().to_le_bytes())?;
-    for mean in moments.mean() {
+    let (mean, second) = (moments.mean(), moments.second_moment());
+    write_moment(to, moments.count(), &mean, &second)
+}
+
+fn write_moment(to: &mut dyn Write, count: u64, mean: &[f64], second: &[f64]) -> io::Result<()> {
+    to.write_all(&count.to_le_bytes())?;
+    for mean in mean {
         to.write_all(&mean.to_le_bytes())?;
     }
-    for number in moments.second_moment() {
-        to.write_all(&(number as f32).to_le_bytes())?;
+    for number in second {
+        to.write_all(&(*number as f32).to_le_bytes())?;
     }
     Ok(())
 }
@@ -232,6 +238,8 @@ impl<W: Write> Write for HashedStream<W> {
 #[derive(Debug)]
 pub struct StoredLayer {
     file: MappedFile,
+    /// Inputs of the projections, whose moments come first.
+    inputs: Vec<BlockInput>,
     moments: Vec<(usize, usize)>,
     extent: TextExtent,
     kv_heads: usize,
@@ -248,9 +256,11 @@ impl StoredLayer {
         extent: TextExtent,
         damaged: impl FnOnce(&str),
     ) -> Option<StoredLayer> {
-        let file = open_sealed(folder, name, identity, file_bytes(hyper, extent), damaged)?;
+        let inputs = block_inputs(hyper, identity.layer);
+        let expected = file_bytes(hyper, identity.layer, extent);
+        let file = open_sealed(folder, name, identity, expected, damaged)?;
         let mut at = HEADER;
-        let moments = orders(hyper).into_iter().map(|order| {
+        let moments = orders(hyper, &inputs).into_iter().map(|order| {
             let start = at;
             at += moment_bytes(order);
             (start, order)
@@ -258,6 +268,7 @@ impl StoredLayer {
         let moments = moments.collect();
         Some(StoredLayer {
             file,
+            inputs,
             moments,
             extent,
             kv_heads: hyper.kv_heads,
@@ -270,19 +281,29 @@ impl StoredLayer {
         Digest(*array_at(&self.file, HEADER - 32))
     }
 
-    /// Returns the input moments at an activation point.
+    /// Returns the input moments at an activation point; empty if the layer does not have it.
     pub fn site(&self, site: ActivationPoint) -> StoredMoment {
-        self.moment(site as usize)
+        let index = self.inputs.iter().position(|input| input.point == site);
+        index.map_or_else(StoredMoment::default, |index| self.moment(index))
+    }
+
+    /// Returns the inputs of the projections with the number of vectors of each.
+    pub fn counts(&self) -> impl Iterator<Item = (BlockInput, u64)> {
+        let starts = self.inputs.iter().zip(&self.moments);
+        starts.map(|(input, (start, _))| {
+            let count = u64::from_le_bytes(*array_at(&self.file, *start));
+            (*input, count)
+        })
     }
 
     /// Returns the moments of the residual stream without first positions.
     pub fn stream(&self) -> StoredMoment {
-        self.moment(ActivationPoint::ALL.len())
+        self.moment(self.inputs.len())
     }
 
     /// Returns the moments of the residual stream at first positions.
     pub fn sink(&self) -> StoredMoment {
-        self.moment(ActivationPoint::ALL.len() + 1)
+        self.moment(self.inputs.len() + 1)
     }
 
     /// Returns the number of key and value heads.
@@ -292,7 +313,7 @@ impl StoredLayer {
 
     /// Returns the moments of queries, keys and values of a kv head.
     pub fn head(&self, kv_head: usize) -> [StoredMoment; 3] {
-        let first = ActivationPoint::ALL.len() + 2 + 3 * kv_head;
+        let first = self.inputs.len() + 2 + 3 * kv_head;
         [0, 1, 2].map(|part| self.moment(first + part))
     }
 

@@ -92,7 +92,7 @@ fn later(x: &[f32], width: usize) -> Vec<f32> {
 fn statistics_match_the_observed_vectors() {
     let hyper = hyper();
     let cpu = Cpu::with_threads(2).unwrap();
-    let mut sums = LayerSums::new(&cpu, None, &hyper, EXTENT).unwrap();
+    let mut sums = LayerSums::new(&cpu, None, &hyper, 0, EXTENT).unwrap();
     let widths = [
         (Point::Input(ActivationPoint::Attention), 12),
         (Point::Queries, 12),
@@ -243,7 +243,7 @@ fn statistics_match_the_observed_vectors() {
 fn values_beyond_float32_are_not_stored() {
     let cpu = Cpu::with_threads(1).unwrap();
     for bad in [f32::NAN, f32::INFINITY, 1e30] {
-        let mut sums = LayerSums::new(&cpu, None, &hyper(), EXTENT).unwrap();
+        let mut sums = LayerSums::new(&cpu, None, &hyper(), 0, EXTENT).unwrap();
         let mut x = vec![0.0; 20];
         x[7] = bad;
         sums.see(0, Point::Input(ActivationPoint::FfnHidden), &x);
@@ -260,7 +260,7 @@ fn sample_is_spread_evenly_over_later_positions() {
         windows: 9,
     };
     for batch in [100, 7] {
-        let mut sums = LayerSums::new(&cpu, None, &hyper(), extent).unwrap();
+        let mut sums = LayerSums::new(&cpu, None, &hyper(), 0, extent).unwrap();
         let mut row = 0;
         for _ in 0..extent.windows {
             let positions: Vec<usize> = (0..extent.context).collect();
@@ -329,8 +329,8 @@ fn a_weight_counts_as_repetitions() {
     let hyper = hyper();
     let cpu = Cpu::with_threads(1).unwrap();
     let (mut weighted, mut repeated) = (
-        LayerSums::new(&cpu, None, &hyper, EXTENT).unwrap(),
-        LayerSums::new(&cpu, None, &hyper, EXTENT).unwrap(),
+        LayerSums::new(&cpu, None, &hyper, 0, EXTENT).unwrap(),
+        LayerSums::new(&cpu, None, &hyper, 0, EXTENT).unwrap(),
     );
     for seed in [1, 2] {
         feed(&mut weighted, seed);
@@ -345,7 +345,8 @@ fn a_weight_counts_as_repetitions() {
     repeated.finish().unwrap();
     let moments = |sums: &LayerSums| {
         let sites = [ActivationPoint::Attention, ActivationPoint::FfnHidden]
-            .map(|site| &sums.sites[site as usize]);
+            .map(|site| sums.sites.iter().find(|sums| sums.point == site).unwrap());
+        let sites = sites.map(|site| &site.moments);
         let head = &sums.heads[1];
         let all = sites.into_iter().chain([&sums.stream, &sums.sink]);
         let all = all.chain([&head.queries, &head.keys, &head.values]);

@@ -3,7 +3,7 @@
 use htc_formats::model::{ActivationPoint, HyperParameters};
 use htc_loader::exec::BATCH;
 
-use crate::calibrate::input_width;
+use crate::calibrate::block_inputs;
 use crate::device::{self, AlgebraMemory};
 
 const F64: u64 = 8;
@@ -21,20 +21,23 @@ pub(crate) fn device_bytes(
     calibrated: bool,
     threads: usize,
 ) -> AlgebraMemory {
-    let widths = ActivationPoint::ALL.map(|site| input_width(hyper, site) as u64);
-    let widest = widths.into_iter().fold(0, u64::max);
+    // All layers have the same widths.
+    let inputs = block_inputs(hyper, 0);
+    let widths = inputs.iter().map(|input| input.width as u64);
+    let widest = widths.clone().fold(0, u64::max);
     // One per activation point, one for the stream.
-    let squares = widths.into_iter().chain([hyper.width as u64]).map(square);
+    let squares = widths.chain([hyper.width as u64]).map(square);
     let sums = squares.fold(0, u64::saturating_add);
     let vectors = (5 * F64 * BATCH as u64).saturating_mul(widest);
     // Without a second moment the hidden layer is only the wider side of a weight.
     let order = if calibrated {
         widest
     } else {
-        [ActivationPoint::Attention, ActivationPoint::AttentionOutput]
-            .map(|site| input_width(hyper, site) as u64)
-            .into_iter()
-            .fold(0, u64::max)
+        let of_attention = [ActivationPoint::Attention, ActivationPoint::AttentionOutput];
+        let inputs = inputs
+            .iter()
+            .filter(|input| of_attention.contains(&input.point));
+        inputs.map(|input| input.width as u64).fold(0, u64::max)
     };
     // Each thread has at most two sums with a panel each.
     let decomposition = square(order).saturating_mul(4);

@@ -9,7 +9,7 @@ use htc_formats::source::ModelFile;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::calibrate::Calibration;
+use crate::calibrate::{self, Calibration};
 use crate::choose;
 use crate::estimate::duration::{Speed, forward_seconds};
 use crate::estimate::stages::Workload;
@@ -221,19 +221,29 @@ const VOCABULARY_FACTOR: u64 = 4;
 /// Returns an upper bound for calibration statistics: f64 second moments of the four activation
 /// points of two layers with roots and inverses; one more and a product per thread. The moment of
 /// the hidden layer has no root, and without a gauge is held once. During forward passes only the
-/// sums of one layer and the activations of a batch are in memory.
+/// sums of one layer and the activations of a batch are in memory; those of experts are counted as
+/// they are.
 fn calibration_bytes(hyper: &HyperParameters, context: usize, threads: usize, gauged: bool) -> u64 {
     let square = |n: usize| 8 * (n as u64).pow(2);
     let (width, heads) = (square(hyper.width), square(hyper.heads * hyper.head_size));
-    let hidden = square(hyper.ffn);
-    let batch = 512 * 4 * (8 * hyper.width + 4 * hyper.ffn + 4 * hyper.heads * hyper.head_size);
+    let ffn = hyper
+        .forward
+        .experts
+        .map_or(hyper.ffn, |experts| experts.ffn);
+    let hidden = square(ffn);
+    let experts = match hyper.forward.experts {
+        None => 0,
+        Some(_) => calibrate::sums_bytes(hyper),
+    };
+    let batch = 512 * 4 * (8 * hyper.width + 4 * ffn + 4 * hyper.heads * hyper.head_size);
     // With queries, keys and values by head.
-    let summed = 4 * hyper.width + hyper.ffn + (hyper.heads + 3 * hyper.kv_heads) * hyper.head_size;
+    let summed = 4 * hyper.width + ffn + (hyper.heads + 3 * hyper.kv_heads) * hyper.head_size;
     let of_hidden = if gauged { 4 * hidden } else { hidden };
     2 * (2 * 3 * width + 3 * heads)
         + of_hidden
         + threads as u64 * 2 * width.max(heads).max(hidden)
         + (batch + 512 * 4 * summed) as u64
+        + experts
         // Though one layer at a time is executed.
         + 2 * 4 * (hyper.layers * hyper.kv_heads * hyper.head_size) as u64
             * context.max(512) as u64
@@ -242,7 +252,7 @@ fn calibration_bytes(hyper: &HyperParameters, context: usize, threads: usize, ga
 /// Returns the memory of two models executed together, with logits. They run when no unit is
 /// factorised, but memory may be retained.
 fn session_bytes(hyper: &HyperParameters, context: usize) -> u64 {
-    let width = 8 * hyper.width + 4 * hyper.ffn + 4 * hyper.heads * hyper.head_size;
+    let width = 8 * hyper.width + 4 * hyper.widest_ffn() + 4 * hyper.heads * hyper.head_size;
     let kv = 2 * 4 * hyper.layers * hyper.kv_heads * hyper.head_size * context.max(512);
     let logits = 4 * (1 << 22).max(hyper.vocabulary);
     2 * (512 * 4 * width + kv + logits) as u64

@@ -6,7 +6,7 @@
 
 use htc_formats::bands::CodeKind;
 use htc_formats::block::BlockFit;
-use htc_formats::model::{MatrixId, ProjectionKind};
+use htc_formats::model::{HyperParameters, MatrixId, ProjectionKind};
 use htc_formats::source::ModelFile;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -71,16 +71,32 @@ pub fn calibration_seconds(work: Workload, speed: Speed) -> f64 {
     let hyper = &source.hyper;
     let heads = hyper.heads * hyper.head_size;
     let square = |n: usize| (n as f64).powi(2);
-    // Lower triangles of the inputs.
-    let sites = 2.0 * square(hyper.width) + square(heads) + square(hyper.ffn);
+    // Lower triangles of the inputs; each position is a row of the experts that it uses.
+    let networks = match hyper.forward.experts {
+        None => square(hyper.ffn),
+        Some(experts) => experts.used as f64 * (square(hyper.width) + square(experts.ffn)),
+    };
+    let sites = 2.0 * square(hyper.width) + square(heads) + networks;
     let moments = 0.5 * hyper.layers as f64 * sites * tokens as f64;
     let forward = forward_seconds(source, tokens, threads, false).unwrap_or(0.0);
     let members = plan::matrices(hyper, &ModelFileTypes(source));
-    let weights: f64 = members.iter().map(projection_weights).sum();
-    let outputs: f64 = members.iter().map(gradient_sums).sum();
+    let share = |member: &UnitMatrix| position_share(hyper, member);
+    let weights = members.iter().map(|m| share(m) * projection_weights(m));
+    let weights: f64 = weights.sum();
+    let outputs = members.iter().map(|m| share(m) * gradient_sums(m));
+    let outputs: f64 = outputs.sum();
     let logits = (hyper.vocabulary * hyper.width) as f64;
     let gradients = back as f64 * (GRADIENT_PASSES * weights + 2.0 * logits + 0.5 * outputs);
     forward + speed.product_seconds(moments / MOMENT_COST + gradients) / threads.max(1) as f64
+}
+
+/// Returns the share of the positions that a matrix reads.
+fn position_share(hyper: &HyperParameters, member: &UnitMatrix) -> f64 {
+    let projection = member.projection();
+    match (hyper.forward.experts, projection.and_then(|p| p.expert())) {
+        (Some(experts), Some(_)) => experts.used as f64 / experts.count.max(1) as f64,
+        _ => 1.0,
+    }
 }
 
 /// Returns the weights of a projection; 0 for embedding and head.
@@ -175,7 +191,12 @@ fn moment_factor_cost(member: &UnitMatrix, rotated: bool) -> f64 {
         MatrixId::Projection { projection, .. } => {
             matches!(
                 projection,
-                ProjectionKind::Q | ProjectionKind::O | ProjectionKind::Gate | ProjectionKind::Down
+                ProjectionKind::Q
+                    | ProjectionKind::O
+                    | ProjectionKind::Gate
+                    | ProjectionKind::Down
+                    | ProjectionKind::ExpertGate(_)
+                    | ProjectionKind::ExpertDown(_)
             )
         }
         MatrixId::Embedding | MatrixId::Head => true,
@@ -247,7 +268,10 @@ fn coded_matrix_cost(member: &UnitMatrix, of_number: f64, feedback: f64, rotated
 pub fn tuning_seconds(source: &ModelFile, steps: usize, speed: Speed, threads: usize) -> f64 {
     let hyper = &source.hyper;
     let members = plan::matrices(hyper, &ModelFileTypes(source));
-    let weights: f64 = members.iter().map(projection_weights).sum();
+    let weights = members
+        .iter()
+        .map(|m| position_share(hyper, m) * projection_weights(m));
+    let weights: f64 = weights.sum();
     let logits = (hyper.vocabulary * hyper.width) as f64;
     let (stepped, measured) = tune::positions(steps);
     // Half of the tokens are measured with logits.

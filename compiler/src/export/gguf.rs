@@ -71,10 +71,10 @@ impl<'a> GgufFile<'a> {
         }
         for output in self.outputs {
             let (rows, cols) = (output.rows as u64, output.cols as u64);
-            let dims = if output.is_vector() {
-                vec![cols]
-            } else {
-                vec![cols, rows]
+            let dims = match output.pieces.len() as u64 {
+                experts if output.is_stack => vec![cols, rows / experts, experts],
+                _ if output.is_vector() => vec![cols],
+                _ => vec![cols, rows],
             };
             let kind =
                 GgmlType::from_dtype(output.dtype).ok_or(ExportError::NoType(output.dtype))?;

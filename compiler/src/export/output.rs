@@ -18,6 +18,8 @@ pub(super) struct OutputTensor<'a> {
     pub dtype: DType,
     /// Concatenated along the rows.
     pub pieces: Vec<Piece<'a>>,
+    /// Whether each piece is the matrix of an expert, so that the tensor has three dimensions.
+    pub is_stack: bool,
 }
 
 #[derive(Debug)]
@@ -59,6 +61,7 @@ impl<'a> OutputTensor<'a> {
             cols,
             dtype,
             pieces: vec![piece],
+            is_stack: false,
         }
     }
 
@@ -228,6 +231,8 @@ impl<'a> Planner<'a, '_> {
         let stored = self.common_type(&matrices)?;
         let dtype = stored.unwrap_or_else(|| types::fitting_type(self.wanted.dtype, cols));
         let mut pieces = Vec::with_capacity(matrices.len());
+        let expert = |matrix: &Matrix| matrix.id.projection().and_then(ProjectionKind::expert);
+        let is_stack = matrices.len() > 1 && matrices.iter().all(|of| expert(of).is_some());
         for matrix in matrices {
             pieces.push(Piece {
                 rows: matrix.rows,
@@ -244,6 +249,7 @@ impl<'a> Planner<'a, '_> {
             cols,
             dtype,
             pieces,
+            is_stack,
         });
         Ok(())
     }

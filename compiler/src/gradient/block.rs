@@ -53,18 +53,14 @@ impl<T: Number> Block<T> {
 
     /// Returns the projections in the order of execution.
     pub fn projections(&self) -> impl Iterator<Item = &Projection<T>> {
-        self.steps.iter().flat_map(|step| match step {
-            Step::Project(step) => step.projections.as_slice(),
-            _ => &[],
-        })
+        let projects = self.steps.iter().flat_map(Step::projects);
+        projects.flat_map(|project| &project.projections)
     }
 
     /// Returns the projections, to be changed.
     pub fn projections_mut(&mut self) -> impl Iterator<Item = &mut Projection<T>> {
-        self.steps.iter_mut().flat_map(|step| match step {
-            Step::Project(step) => step.projections.as_mut_slice(),
-            _ => &mut [],
-        })
+        let projects = self.steps.iter_mut().flat_map(Step::projects_mut);
+        projects.flat_map(|project| &mut project.projections)
     }
 
     /// Returns the norms in the order of execution.

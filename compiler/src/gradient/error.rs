@@ -34,9 +34,6 @@ pub enum GradientError {
     /// A matrix is missing or not dense.
     #[error("{0} is missing; gradients are those of a model with all of its matrices dense")]
     Missing(Role),
-    /// A step has no backward pass.
-    #[error("cannot compute gradients: a mixture of experts has no backward pass")]
-    Experts,
     /// Unknown matrix.
     #[error(transparent)]
     NoMatrix(#[from] NoMatrix),

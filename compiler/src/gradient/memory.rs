@@ -22,7 +22,16 @@ impl NumbersPerPosition {
         // The stream before the block.
         let (mut passed, mut factors) = (width, 0);
         for step in &block.steps {
-            passed += step.writes(width).iter().map(|(_, row)| row).sum::<usize>();
+            let written: usize = step.writes(width).iter().map(|(_, row)| row).sum();
+            passed += match step {
+                // Each position is a row of the experts that it uses: input, output, gate, up and
+                // their product.
+                Step::Experts(step) => {
+                    let row = 2 * width + 3 * step.hidden;
+                    width + step.experts.len() + step.used.min(step.experts.len()) * row
+                }
+                _ => written,
+            };
             match step {
                 Step::Norm { .. } => factors += 1,
                 Step::HeadNorm { heads, .. } => factors += heads.count,

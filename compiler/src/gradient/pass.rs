@@ -11,6 +11,7 @@ use super::GradientError;
 use super::error::{check_finite, require_finite};
 use super::files::{Files, Name, Stage};
 use super::head::{Head, HeadWork, Rows};
+use super::shares::{ExpertShares, LayerOutput};
 use super::store::{write_means, write_sums};
 use super::sums::OutputSums;
 use super::values::{ValueGradients, Values};
@@ -218,13 +219,16 @@ impl<'a> Pass<'a> {
         let behind = files.again(Name::Gradient(layer + 1), self.watch)?;
         let rows = block.projections().map(|p| p.matrix.rows);
         let mut sums: Vec<OutputSums> = rows.map(OutputSums::new).collect();
+        let mut weight = 0.0;
         files.write(Name::Gradient(layer), |to| {
             for group in 0..self.groups.len() {
                 if let Some(factor) = self.groups[group].factor {
                     sums.iter_mut().for_each(|sums| sums.reweigh(factor));
+                    weight *= factor;
                 }
                 self.read(&source, group)?;
                 let positions = self.positions(&self.groups[group].windows);
+                weight += positions.len() as f64;
                 read_numbers(&behind, &positions, model.hyper().width, &mut self.d);
                 block.forward(cpu.pool(), &self.x, &mut self.values);
                 let (values, gradients) = (&self.values, &mut self.gradients);
@@ -240,8 +244,20 @@ impl<'a> Pass<'a> {
         })?;
         let are_finite = sums.iter().all(OutputSums::is_finite);
         require_finite(model, are_finite, format_args!("layer {layer}"))?;
+        let outputs: Vec<LayerOutput> = block
+            .projections()
+            .zip(sums)
+            .map(|(projection, sums)| LayerOutput {
+                projection: projection.projection,
+                sums,
+            })
+            .collect();
+        let shares = ExpertShares::new(&outputs, weight);
         files.write(Name::Outputs(layer), |to| {
-            to.write(|to| sums.iter().try_for_each(|sums| write_sums(to, sums)))
+            to.write(|to| {
+                let mut outputs = outputs.iter();
+                outputs.try_for_each(|output| shares.write(to, output))
+            })
         })
     }
 

@@ -10,6 +10,7 @@ use super::attention::{Attend, Qkv};
 use super::elementwise::{
     activate, activate_back, norm_weight_back, rms_norm, rms_norm_back, rows_back,
 };
+use super::experts::Experts;
 use super::heads::{HeadRows, Rotation};
 use super::number::{Matrix, Number, TASK_ROWS, linear, linear_back};
 use super::values::{Value, ValueGradients, Values};
@@ -22,6 +23,7 @@ pub(super) enum Step<T> {
     Rope(Rope<T>),
     Attention(Attention),
     Activate(Activate),
+    Experts(Experts<T>),
     Add(Add),
 }
 
@@ -33,6 +35,7 @@ impl<T: Number> Step<T> {
             Step::Rope(step) => step.forward(pool, values),
             Step::Attention(step) => step.forward(pool, values),
             Step::Activate(step) => step.forward(pool, values),
+            Step::Experts(step) => step.forward(pool, values),
             Step::Add(step) => step.forward(pool, values),
         }
     }
@@ -44,7 +47,26 @@ impl<T: Number> Step<T> {
             Step::Rope(step) => step.backward(pool, gradients),
             Step::Attention(step) => step.backward(pool, values, gradients),
             Step::Activate(step) => step.backward(pool, values, gradients),
+            Step::Experts(step) => step.backward(pool, values, gradients),
             Step::Add(step) => step.backward(gradients),
+        }
+    }
+
+    /// Returns the projections of each input, in the order of execution.
+    pub fn projects(&self) -> Vec<&Project<T>> {
+        match self {
+            Step::Project(step) => vec![step],
+            Step::Experts(step) => step.projects().collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// Returns the projections of each input, to be changed.
+    pub fn projects_mut(&mut self) -> Vec<&mut Project<T>> {
+        match self {
+            Step::Project(step) => vec![step],
+            Step::Experts(step) => step.projects_mut().collect(),
+            _ => Vec::new(),
         }
     }
 }
@@ -117,7 +139,7 @@ pub(super) struct Projection<T> {
 }
 
 impl<T: Number> Project<T> {
-    fn forward(&self, pool: &Pool, values: &mut Values<T>) {
+    pub(super) fn forward(&self, pool: &Pool, values: &mut Values<T>) {
         let numbers = values.get(self.x).len();
         for Projection {
             matrix, bias, y, ..
@@ -133,7 +155,12 @@ impl<T: Number> Project<T> {
         }
     }
 
-    fn backward(&self, pool: &Pool, values: &Values<T>, gradients: &mut ValueGradients<T>) {
+    pub(super) fn backward(
+        &self,
+        pool: &Pool,
+        values: &Values<T>,
+        gradients: &mut ValueGradients<T>,
+    ) {
         let numbers = values.get(self.x).len();
         for projection in &self.projections {
             gradients.pass(projection.y, |dy, gradients| {
@@ -281,7 +308,7 @@ pub(super) struct Activate {
 }
 
 impl Activate {
-    fn forward<T: Number>(&self, pool: &Pool, values: &mut Values<T>) {
+    pub(super) fn forward<T: Number>(&self, pool: &Pool, values: &mut Values<T>) {
         let numbers = values.get(self.up).len();
         values.write([self.y], [numbers], |values, [y]| {
             let (gate, up) = (values.get(self.gate), values.get(self.up));
@@ -289,7 +316,7 @@ impl Activate {
         });
     }
 
-    fn backward<T: Number>(
+    pub(super) fn backward<T: Number>(
         &self,
         pool: &Pool,
         values: &Values<T>,

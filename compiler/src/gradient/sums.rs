@@ -79,6 +79,23 @@ impl OutputSums {
         self.blocks.iter().all(|block| block.moments.fits_float32())
     }
 
+    /// Returns the sum of the rows' weights; 0 without rows.
+    pub fn weight(&self) -> f64 {
+        let first = self.blocks.first();
+        let first = first.filter(|block| block.moments.count() > 0);
+        first.map_or(0.0, |block| block.moments.weight())
+    }
+
+    /// Returns the mean of the diagonal of the mean.
+    pub fn mean_diagonal(&self) -> f64 {
+        let of_block = |mean: Vec<f64>| -> f64 {
+            let places = (0..).map(|i| i * (i + 3) / 2);
+            let diagonal = places.map_while(|at: usize| mean.get(at).copied());
+            diagonal.sum()
+        };
+        self.means().map(of_block).sum::<f64>() / self.order.max(1) as f64
+    }
+
     /// Returns the lower triangles of the mean, block by block.
     pub fn means(&self) -> impl Iterator<Item = Vec<f64>> {
         self.blocks

@@ -5,13 +5,14 @@ use std::ops::Range;
 use faer::{Accum, MatMut, MatRef};
 use htc_formats::block;
 use htc_formats::model::spec::{self, AttentionStep};
-use htc_formats::model::{Form, MatrixId, Part, ProjectionKind, Register, Role};
+use htc_formats::model::{Activation, Form, MatrixId, Part, ProjectionKind, Register, Role};
 use htc_formats::source::{ModelFile, ModelTensor};
 use htc_kernels::{Pool, cpu};
 use htc_loader::Model;
 
 use super::GradientError;
 use super::block::Block;
+use super::experts::{Expert, Experts};
 use super::head::Rows;
 use super::heads::{HeadRows, Rotation};
 use super::number::{Matrix, Number, TASK_ROWS, product};
@@ -311,7 +312,10 @@ impl<T: Number> Program<'_, T> {
             spec::Step::HeadNorm { weight, heads } => {
                 self.norm(weight, heads.count, [heads.register; 2])?
             }
-            spec::Step::Project(ref step) => self.project(step)?,
+            spec::Step::Project(ref step) => {
+                let x = self.current(step.input);
+                Step::Project(self.project(x, &step.projections)?)
+            }
             spec::Step::Rope { heads, local } => {
                 for heads in heads {
                     let rope = Rope {
@@ -325,13 +329,8 @@ impl<T: Number> Program<'_, T> {
                 return Ok(());
             }
             spec::Step::Attention(ref step) => self.attention(step),
-            spec::Step::Activate { activation, .. } => Step::Activate(Activate {
-                activation,
-                gate: self.current(Register::Gate),
-                up: self.current(Register::Up),
-                y: self.write(Register::Gate),
-            }),
-            spec::Step::Experts(_) => return Err(GradientError::Experts),
+            spec::Step::Activate { activation, .. } => Step::Activate(self.activate(activation)),
+            spec::Step::Experts(ref step) => self.experts(step)?,
             spec::Step::Add { .. } => Step::Add(Add {
                 stream: self.current(Register::Residual),
                 delta: self.current(Register::Delta),
@@ -360,11 +359,14 @@ impl<T: Number> Program<'_, T> {
         }))
     }
 
-    fn project(&mut self, step: &spec::Project) -> Result<Step<T>, GradientError> {
+    fn project(
+        &mut self,
+        x: Value,
+        shapes: &[spec::Projection],
+    ) -> Result<Project<T>, GradientError> {
         let (file, layer) = (self.blocks.model.file(), self.layer);
-        let x = self.current(step.input);
-        let mut projections = Vec::with_capacity(step.projections.len());
-        for shape in &step.projections {
+        let mut projections = Vec::with_capacity(shapes.len());
+        for shape in shapes {
             let (projection, part) = (shape.kind, Part::Bias);
             projections.push(Projection {
                 projection,
@@ -380,7 +382,46 @@ impl<T: Number> Program<'_, T> {
                 y: self.write(shape.output),
             });
         }
-        Ok(Step::Project(Project { x, projections }))
+        Ok(Project { x, projections })
+    }
+
+    fn experts(&mut self, step: &spec::ExpertsStep) -> Result<Step<T>, GradientError> {
+        let x = self.current(Register::Normed);
+        let router = self.project(x, std::slice::from_ref(&step.router))?;
+        let scores = self.current(Register::Router);
+        let mut experts = Vec::with_capacity(step.experts.len());
+        for expert in &step.experts {
+            let x = self.write(Register::ExpertInput);
+            let gate_up = self.project(x, &[expert.gate, expert.up])?;
+            let activate = self.activate(step.activation);
+            let down = self.project(activate.y, std::slice::from_ref(&expert.down))?;
+            experts.push(Expert {
+                x,
+                gate_up,
+                activate,
+                down,
+                y: self.current(Register::ExpertOutput),
+            });
+        }
+        Ok(Step::Experts(Experts {
+            x,
+            router,
+            scores,
+            experts,
+            used: step.used,
+            normalised: step.normalised,
+            width: self.blocks.model.spec().width,
+            y: self.write(Register::Delta),
+        }))
+    }
+
+    fn activate(&mut self, activation: Activation) -> Activate {
+        Activate {
+            activation,
+            gate: self.current(Register::Gate),
+            up: self.current(Register::Up),
+            y: self.write(Register::Gate),
+        }
     }
 
     fn attention(&mut self, step: &AttentionStep) -> Step<T> {

@@ -2,7 +2,7 @@
 
 use htc_formats::CodecError;
 use htc_formats::block;
-use htc_formats::model::{ActivationPoint, BlockSpec, HyperParameters, Role};
+use htc_formats::model::{ActivationPoint, BlockInput, BlockSpec, HyperParameters, Role};
 use htc_formats::source::ModelFile;
 use thiserror::Error;
 
@@ -37,14 +37,16 @@ pub enum PermutationError {
 
 struct Contributions {
     stream: Vec<f64>,
-    hidden: Vec<f64>,
+    /// Of the hidden layer, or of that of each expert.
+    hidden: Vec<Vec<f64>>,
     heads: Vec<f64>,
 }
 
 impl ChannelPermutation {
     /// Computes the permutation: inputs sorted by their contribution to the outputs, `E[x_j²]
     /// ‖w_j‖²` for input `j` and its column `w_j`, largest first. Matrices that read the stream
-    /// have equal weight; value channels are summed over their query heads.
+    /// have equal weight, experts by their shares of the positions; value channels are summed over
+    /// their query heads.
     ///
     /// The result does not depend on the number of threads.
     ///
@@ -101,23 +103,36 @@ fn contributions(
     layer: usize,
     block: &BlockSpec,
 ) -> Result<Contributions, PermutationError> {
-    let of = |site: ActivationPoint| -> Result<Vec<f64>, PermutationError> {
-        let read = calibration
-            .inputs(CalibratedInput::Site { layer, site })
-            .diagonal();
+    let width = source.hyper.width;
+    let [mut attention, mut ffn] = [vec![0.0; width], vec![0.0; width]];
+    let (mut hidden, mut heads) = (Vec::new(), Vec::new());
+    for BlockInput { point: site, .. } in block.inputs() {
+        let moment = calibration.inputs(CalibratedInput::Site { layer, site });
+        let read = moment.diagonal();
         let mut sum = vec![0.0; read.len()];
         for projection in block.projections().filter(|p| p.kind.input() == site) {
             let weights = column_energies(source, projection.matrix().weight())?;
             add(&mut sum, &divide_by_mean(weights));
         }
-        Ok(product(&read, &sum))
-    };
-    let mut stream = divide_by_mean(of(ActivationPoint::Attention)?);
-    add(&mut stream, &divide_by_mean(of(ActivationPoint::Ffn)?));
+        let mut found = product(&read, &sum);
+        match site {
+            ActivationPoint::Attention => add(&mut attention, &found),
+            ActivationPoint::Ffn => add(&mut ffn, &found),
+            ActivationPoint::ExpertInput(_) => {
+                let share = moment.count as f64 / calibration.tokens().max(1) as f64;
+                found.iter_mut().for_each(|number| *number *= share);
+                add(&mut ffn, &found);
+            }
+            ActivationPoint::AttentionOutput => heads = found,
+            ActivationPoint::FfnHidden | ActivationPoint::ExpertHidden(_) => hidden.push(found),
+        }
+    }
+    let mut stream = divide_by_mean(attention);
+    add(&mut stream, &divide_by_mean(ffn));
     Ok(Contributions {
         stream,
-        hidden: of(ActivationPoint::FfnHidden)?,
-        heads: of(ActivationPoint::AttentionOutput)?,
+        hidden,
+        heads,
     })
 }
 
@@ -146,7 +161,7 @@ fn column_energies(source: &ModelFile, role: Role) -> Result<Vec<f64>, Permutati
 impl LayerPermutation {
     pub(super) fn from_contributions(
         hyper: &HyperParameters,
-        hidden: &[f64],
+        hidden: &[Vec<f64>],
         heads: &[f64],
     ) -> LayerPermutation {
         let size = hyper.head_size.max(1);
@@ -166,7 +181,7 @@ impl LayerPermutation {
             }
         }
         LayerPermutation {
-            hidden: indices_by_size(hidden),
+            hidden: hidden.iter().map(|of| indices_by_size(of)).collect(),
             values,
             heads: read,
         }

@@ -26,8 +26,8 @@ pub struct ChannelPermutation {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct LayerPermutation {
-    /// `[ffn]`
-    hidden: Vec<u32>,
+    /// `[ffn]`; of experts instead, one after the other, in a mixture.
+    hidden: Vec<Vec<u32>>,
     /// `[kv_heads · head_size]`, each within its head.
     values: Vec<u32>,
     /// `[heads · head_size]`: inputs of O.
@@ -49,11 +49,18 @@ impl ChannelPermutation {
         match place {
             CalibratedInput::Head => &self.stream,
             CalibratedInput::Site { layer, site } => match site {
-                ActivationPoint::Attention | ActivationPoint::Ffn => &self.stream,
+                ActivationPoint::Attention
+                | ActivationPoint::Ffn
+                | ActivationPoint::ExpertInput(_) => &self.stream,
                 ActivationPoint::AttentionOutput => &self.layers[layer].heads,
-                ActivationPoint::FfnHidden => &self.layers[layer].hidden,
+                ActivationPoint::FfnHidden => self.hidden(layer, 0),
+                ActivationPoint::ExpertHidden(expert) => self.hidden(layer, expert),
             },
         }
+    }
+
+    fn hidden(&self, layer: usize, network: u16) -> &[u32] {
+        &self.layers[layer].hidden[usize::from(network)]
     }
 
     /// Returns the permutation of a matrix' outputs (of an embedding, its rows' elements).
@@ -62,15 +69,15 @@ impl ChannelPermutation {
             MatrixId::Head => None,
             MatrixId::Embedding => Some(&self.stream),
             MatrixId::Projection { layer, projection } => match projection {
-                ProjectionKind::Q | ProjectionKind::K => None,
+                ProjectionKind::Q | ProjectionKind::K | ProjectionKind::Router => None,
                 ProjectionKind::V => Some(&self.layers[layer].values),
-                ProjectionKind::O | ProjectionKind::Down => Some(&self.stream),
-                ProjectionKind::Gate | ProjectionKind::Up => Some(&self.layers[layer].hidden),
-                // Experts are not permuted.
-                ProjectionKind::Router
-                | ProjectionKind::ExpertGate(_)
-                | ProjectionKind::ExpertUp(_)
-                | ProjectionKind::ExpertDown(_) => None,
+                ProjectionKind::O | ProjectionKind::Down | ProjectionKind::ExpertDown(_) => {
+                    Some(&self.stream)
+                }
+                ProjectionKind::Gate | ProjectionKind::Up => Some(self.hidden(layer, 0)),
+                ProjectionKind::ExpertGate(expert) | ProjectionKind::ExpertUp(expert) => {
+                    Some(self.hidden(layer, expert))
+                }
             },
         }
     }
@@ -121,7 +128,7 @@ impl ChannelPermutation {
     /// Returns the digest of all indices, each as four little-endian bytes.
     pub fn digest(&self) -> Digest {
         let of_layers = self.layers.iter();
-        let of_layers = of_layers.flat_map(|of| [&of.hidden, &of.values, &of.heads]);
+        let of_layers = of_layers.flat_map(|of| of.hidden.iter().chain([&of.values, &of.heads]));
         let all = [&self.stream].into_iter().chain(of_layers).flatten();
         let bytes: Vec<u8> = all.flat_map(|place| place.to_le_bytes()).collect();
         Digest::of_bytes(&bytes)

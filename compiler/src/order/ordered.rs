@@ -39,8 +39,10 @@ fn norm_before(role: Role, file: &ModelFile) -> Option<Role> {
     match matrix {
         MatrixId::Projection { layer, projection } => match projection.input() {
             ActivationPoint::Attention => Some(Role::AttentionNorm { layer }),
-            ActivationPoint::Ffn => Some(Role::FfnNorm { layer }),
-            ActivationPoint::AttentionOutput | ActivationPoint::FfnHidden => None,
+            ActivationPoint::Ffn | ActivationPoint::ExpertInput(_) => Some(Role::FfnNorm { layer }),
+            ActivationPoint::AttentionOutput
+            | ActivationPoint::FfnHidden
+            | ActivationPoint::ExpertHidden(_) => None,
         },
         MatrixId::Head => Some(Role::OutputNorm),
         // A tied embedding is also the head.

@@ -31,7 +31,7 @@ fn drawn(model: &ModelFile, rng: &mut Rng) -> ChannelPermutation {
     let layers = (0..hyper.layers)
         .map(|_| {
             let (hidden, heads) = (numbers(hyper.ffn), numbers(hyper.heads * hyper.head_size));
-            LayerPermutation::from_contributions(hyper, &hidden, &heads)
+            LayerPermutation::from_contributions(hyper, &[hidden], &heads)
         })
         .collect();
     ChannelPermutation {
@@ -59,7 +59,7 @@ fn value_channels_stay_in_their_heads_and_match_the_inputs_of_o() {
                     assert_eq!(*read as usize % size, *value as usize % size);
                 }
             }
-            for places in [&of.hidden, &of.values, &of.heads] {
+            for places in [&of.hidden[0], &of.values, &of.heads] {
                 let mut sorted = places.clone();
                 sorted.sort_unstable();
                 assert!(sorted.iter().enumerate().all(|(at, &of)| at == of as usize));
@@ -75,11 +75,11 @@ fn largest_contributions_come_first_and_ties_keep_their_order() {
     (hidden[3], hidden[7]) = (9.0, 0.0);
     let found = LayerPermutation::from_contributions(
         hyper,
-        &hidden,
+        &[hidden],
         &vec![2.0; hyper.heads * hyper.head_size],
     );
-    assert_eq!(found.hidden[..4], [3, 0, 1, 2]);
-    assert_eq!(found.hidden.last(), Some(&7));
+    assert_eq!(found.hidden[0][..4], [3, 0, 1, 2]);
+    assert_eq!(found.hidden[0].last(), Some(&7));
     assert!(found.heads.is_sorted() && found.values.is_sorted());
 }
 
@@ -165,6 +165,6 @@ fn different_permutations_have_different_digests() {
     let order = drawn(&model, &mut Rng(4));
     assert_eq!(order.digest(), order.clone().digest());
     let mut other = order.clone();
-    other.layers[1].hidden.swap(0, 1);
+    other.layers[1].hidden[0].swap(0, 1);
     assert_ne!(order.digest(), other.digest());
 }

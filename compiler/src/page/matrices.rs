@@ -102,8 +102,10 @@ fn by_layer(
     quantity: &str,
     value: impl Fn(usize, ProjectionKind) -> Option<f64>,
 ) -> Heat {
-    let names = artifact.projections().into_iter().map(ProjectionKind::name);
-    let rows = names.map(str::to_owned).zip(cells(artifact, value));
+    let names = artifact.projections().into_iter();
+    let rows = names
+        .map(|projection| projection.to_string())
+        .zip(cells(artifact, value));
     Heat {
         title: title.to_owned(),
         quantity: quantity.to_owned(),
@@ -277,10 +279,10 @@ pub fn ranks(artifact: &ArtifactData, prefix: &str) -> Markup {
         ranks.sort_unstable();
         let points = ranks.into_iter();
         let points = points.map(|(layer, rank)| Point::new(layer as f64, rank as f64));
-        Series::line(projection.name(), number, points)
+        Series::line(&projection.to_string(), number, points)
     };
     let chart = |title: &str, inputs: [ActivationPoint; 2]| {
-        let series = by_projection(artifact, series, |of| inputs.contains(&of.input()));
+        let series = by_projection(artifact, series, |of| inputs.contains(&of.dense().input()));
         let x = Axis::new("layer", Kind::Whole);
         let mut xy = Xy::new(title, x, Axis::linear("rank"), series);
         // In the layers between, the projection is dense.

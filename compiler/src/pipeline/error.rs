@@ -32,17 +32,6 @@ pub enum CompileError {
     /// The source is already an artifact.
     #[error("{}: an artifact already; compile from the model it was made from", .0.display())]
     AlreadyCompiled(PathBuf),
-    /// The source is a mixture of experts.
-    #[error(
-        "{}: it is a mixture of {experts} experts, and only dense models are compiled; execute it as it is, with `htc run` or `htc eval`",
-        path.display()
-    )]
-    Experts {
-        /// The source.
-        path: PathBuf,
-        /// Experts of a block.
-        experts: usize,
-    },
     /// The source has no usable vocabulary.
     #[error("{}: {error}", path.display())]
     Vocabulary {

@@ -115,22 +115,14 @@ pub(super) fn check_unchanged(
 /// Opens a model for compilation.
 ///
 /// # Errors
-/// [`CompileError::Source`], [`CompileError::AlreadyCompiled`], [`CompileError::Experts`].
+/// [`CompileError::Source`], [`CompileError::AlreadyCompiled`].
 pub fn open(input: &Path) -> Result<ModelFile, CompileError> {
     let source = ModelFile::open(input)?;
     match source.container {
         Container::Htz { .. } | Container::EmbeddedSource { .. } => {
             Err(CompileError::AlreadyCompiled(input.to_owned()))
         }
-        Container::Gguf { .. } | Container::Safetensors { .. } => {
-            match source.hyper.forward.experts {
-                None => Ok(source),
-                Some(experts) => Err(CompileError::Experts {
-                    path: source.path,
-                    experts: experts.count,
-                }),
-            }
-        }
+        Container::Gguf { .. } | Container::Safetensors { .. } => Ok(source),
     }
 }
 

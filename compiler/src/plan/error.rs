@@ -88,6 +88,12 @@ pub enum PlanError {
          stands alone; leave it out, or use `method` gp"
     )]
     NoSharedInput(ProjectionKind),
+    /// A shared basis for the experts of a mixture.
+    #[error(
+        "cannot share a basis among the {0} projections of experts: each expert reads other rows; \
+         leave `projections` {0} out, or use `method` gp or quantise"
+    )]
+    ExpertsShareNoBasis(ProjectionKind),
     /// A shared basis that would be disproportionately large.
     #[error(
         "`method` grc: {group} read {cols} inputs and have {outs} outputs together; a shared basis needs a \

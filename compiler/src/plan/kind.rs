@@ -40,10 +40,9 @@ pub(super) fn projection_groups(
     }
     let shape = |projection: ProjectionKind| hyper.projection_shape(projection);
     match request.method {
-        Method::PerProjection | Method::Quantise => Ok(request
-            .projections
-            .iter()
-            .map(|&projection| {
+        Method::PerProjection | Method::Quantise => Ok(selected(hyper, request)
+            .into_iter()
+            .map(|projection| {
                 let (rows, cols) = shape(projection);
                 ProjectionGroup {
                     members: vec![projection],
@@ -56,6 +55,10 @@ pub(super) fn projection_groups(
         Method::SharedBasis => {
             if let Some(&projection) = request.projections.iter().find(|s| s.group().is_none()) {
                 return Err(PlanError::NoSharedInput(projection));
+            }
+            let is_expert = |s: &&ProjectionKind| s.of_experts(hyper.experts()) != [**s];
+            if let Some(&projection) = request.projections.iter().find(is_expert) {
+                return Err(PlanError::ExpertsShareNoBasis(projection));
             }
             let kinds: Vec<ProjectionGroup> = InputGroup::ALL
                 .into_iter()
@@ -89,6 +92,17 @@ pub(super) fn projection_groups(
             }
         }
     }
+}
+
+/// Returns the selected projections of the model in the order of execution; `gate`, `up` and `down`
+/// select those of all experts.
+fn selected(hyper: &HyperParameters, request: &PlanRequest) -> Vec<ProjectionKind> {
+    let selected = request.projections.iter();
+    let mut all: Vec<ProjectionKind> = selected
+        .flat_map(|projection| projection.of_experts(hyper.experts()))
+        .collect();
+    all.sort();
+    all
 }
 
 /// Largest ratio of inputs to outputs of a group with a shared basis.

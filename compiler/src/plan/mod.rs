@@ -47,7 +47,7 @@ pub use quantise::{losses, matrices, pareto_sums_of, single_block_type_plan, sin
 pub use refine::{Refinement, choose_refinements, refinable_matrices};
 pub use sources::{ModelFileTypes, SourceTypes};
 pub(crate) use unit::label;
-pub use unit::{Unit, UnitMatrix, UnitPlan, activation_point};
+pub use unit::{Unit, UnitMatrix, UnitPlan, activation_point, is_router};
 
 /// Forms of all planned matrices; others stay as in the source.
 #[derive(Clone, Debug, PartialEq)]
@@ -196,9 +196,11 @@ fn unselected_dense_units(
     request: &PlanRequest,
     source_type: &impl SourceTypes,
 ) -> Vec<UnitPlan> {
-    let is_selected = |projection: ProjectionKind| request.projections.contains(&projection);
+    let is_selected =
+        |projection: ProjectionKind| request.projections.contains(&projection.dense());
     let others = unit::projections(hyper).into_iter();
     let others = others.filter(|matrix| !matrix.projection().is_some_and(is_selected));
+    let others = others.filter(|&matrix| !is_router(matrix));
     let outside = [MatrixId::Embedding, MatrixId::Head].into_iter();
     let of_type = |asked: Option<DenseType>| move |matrix| Some((matrix, asked?));
     let wanted = outside.filter_map(of_type(request.dense_types.embedding_and_head));

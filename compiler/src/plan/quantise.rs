@@ -10,7 +10,7 @@ use htc_formats::model::{HyperParameters, MatrixId};
 
 use super::form::MatrixForm;
 use super::knapsack::{Candidate, core, pareto_front, pareto_sums, solve, spend_remainder};
-use super::unit::{UnitMatrix, UnitPlan, projections};
+use super::unit::{UnitMatrix, UnitPlan, is_router, projections};
 use crate::options::DenseType;
 
 use super::{
@@ -268,7 +268,8 @@ pub fn single_block_type_plan(
         let members = vec![member];
         let dense = MatrixForm::Dense { weight };
         let fits = weight.row_bytes(member.cols).is_some();
-        let form = if fits && dense.bytes(&members) < MatrixForm::Unchanged.bytes(&members) {
+        let is_smaller = dense.bytes(&members) < MatrixForm::Unchanged.bytes(&members);
+        let form = if fits && is_smaller && !is_router(member.matrix) {
             dense
         } else {
             MatrixForm::Unchanged

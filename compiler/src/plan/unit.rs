@@ -85,14 +85,28 @@ pub fn activation_point(matrix: MatrixId, tied: bool) -> Option<CalibratedInput>
     }
 }
 
+/// Returns true for routers of experts, which stay as in the source unless a plan file decides
+/// otherwise: they are small, and an error sends rows to other experts.
+pub fn is_router(matrix: MatrixId) -> bool {
+    matrix.projection() == Some(ProjectionKind::Router)
+}
+
 /// Returns the projections of all blocks in the order of execution.
 pub(super) fn projections(hyper: &HyperParameters) -> Vec<MatrixId> {
     ModelSpec::new(hyper, []).matrices().collect()
 }
 
+/// Returns a display name without the layer such as `q`, `expert_gate.17` or `embedding`.
+pub(super) fn matrix_name(matrix: MatrixId) -> String {
+    match matrix.projection() {
+        Some(projection) => projection.to_string(),
+        None => matrix.name().to_owned(),
+    }
+}
+
 /// Returns a display name such as `layer 3: q+k+v` or `embedding`.
 pub(crate) fn label(members: &[UnitMatrix]) -> String {
-    let names: Vec<_> = members.iter().map(|m| m.matrix.name()).collect();
+    let names: Vec<String> = members.iter().map(|m| matrix_name(m.matrix)).collect();
     let names = names.join("+");
     match members.first().and_then(|member| member.matrix.layer()) {
         Some(layer) => format!("layer {layer}: {names}"),

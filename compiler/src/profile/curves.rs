@@ -65,7 +65,10 @@ pub fn measure(
         threads,
         members.len(),
         members.len(),
-        |index| matrix_curve(looked, &members[index]).map_err(of_source()),
+        |index| match members[index].matrix {
+            matrix if plan::is_router(matrix) => Ok((unchanged_curve(matrix), None)),
+            _ => matrix_curve(looked, &members[index]).map_err(of_source()),
+        },
         |index, (curve, looked)| {
             watch.step_done(members[index].matrix.name())?;
             closest.add(&members[index..=index], looked);
@@ -185,6 +188,15 @@ pub(crate) fn types(member: &UnitMatrix, codes: CodeKinds) -> impl Iterator<Item
     let fits =
         move |dtype: &DType| dtype.row_bytes(cols).is_some() && dtype.row_bytes(cols) < before;
     all.iter().copied().filter(fits)
+}
+
+/// Returns the curve of a matrix that stays as in the source.
+fn unchanged_curve(matrix: MatrixId) -> LossCurve {
+    LossCurve {
+        matrix,
+        points: Vec::new(),
+        intermediate: Vec::new(),
+    }
 }
 
 /// Returns the loss curve, and the ratio of the low-rank bound to the codes' loss.

@@ -67,10 +67,12 @@ impl CalibrationReport {
         treated: &TreatmentReport,
     ) -> Self {
         let errors = treated.output_errors();
-        let projections: BTreeSet<ProjectionKind> =
-            errors.iter().map(|(projection, _)| *projection).collect();
+        let projections: BTreeSet<ProjectionKind> = errors
+            .iter()
+            .map(|(projection, _)| projection.dense())
+            .collect();
         let of_projection = |projection: ProjectionKind| {
-            let errors = errors.iter().filter(|(of, _)| *of == projection);
+            let errors = errors.iter().filter(|(of, _)| of.dense() == projection);
             let errors: Vec<f64> = errors.map(|(_, error)| *error).collect();
             let (error, largest_error) = super::mean_and_largest(&errors)?;
             Some(OutputError {

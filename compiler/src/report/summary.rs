@@ -89,16 +89,16 @@ impl Biases {
     }
 }
 
-/// All projections of one kind.
+/// All projections of one kind; gate, up and down are those of experts in a mixture.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct ProjectionSummary {
     /// Projection.
     pub projection: ProjectionKind,
-    /// Layers in which it is factorised.
+    /// Matrices that are factorised, one per layer without experts.
     pub factorised: usize,
-    /// Layers in which it is dense.
+    /// Matrices that are dense.
     pub dense: usize,
-    /// Layers in which it is dense in another type than the source's; absent if zero.
+    /// Matrices that are dense in another type than the source's; absent if zero.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub encoded: usize,
     /// Smallest and largest rank; absent if dense in all layers.
@@ -127,12 +127,10 @@ impl Summary {
         let bases: u64 = record.bases.iter().map(|b| b.parameters).sum();
         let basis_bytes: u64 = record.bases.iter().map(|b| b.bytes).sum();
         let projections = record.projections.iter();
-        let projections: BTreeSet<ProjectionKind> =
-            projections.filter_map(|s| s.id.projection()).collect();
+        let projections: BTreeSet<ProjectionKind> = projections.filter_map(kind).collect();
         let projections: Vec<ProjectionKind> = projections.into_iter().collect();
         let sum = |of: &dyn Fn(&MatrixRecord) -> u64, chosen: &[ProjectionKind]| -> u64 {
-            let is_chosen = |projection| chosen.contains(&projection);
-            let chosen = |s: &&MatrixRecord| s.id.projection().is_some_and(is_chosen);
+            let chosen = |s: &&MatrixRecord| kind(s).is_some_and(|kind| chosen.contains(&kind));
             record.projections.iter().filter(chosen).map(of).sum()
         };
         let counted = |chosen: &[ProjectionKind], others: u64| BeforeAfter {
@@ -220,11 +218,16 @@ fn is_zero(count: &usize) -> bool {
     *count == 0
 }
 
+/// Returns the projection of a record; that of all experts for the matrix of one.
+fn kind(record: &MatrixRecord) -> Option<ProjectionKind> {
+    record.id.projection().map(ProjectionKind::dense)
+}
+
 fn summarise_projection(plan: &PlanRecord, projection: ProjectionKind) -> ProjectionSummary {
     let records: Vec<_> = plan
         .projections
         .iter()
-        .filter(|s| s.id.projection() == Some(projection))
+        .filter(|s| kind(s) == Some(projection))
         .collect();
     let ranks = || records.iter().filter_map(|s| s.rank);
     let errors: Vec<f64> = records.iter().filter_map(|s| s.error).collect();
@@ -291,7 +294,7 @@ pub fn notes(plan: &PlanRecord) -> Vec<String> {
                 }
             };
             *count += 1;
-            if let Some(projection) = record.id.projection()
+            if let Some(projection) = kind(record)
                 && !projections.contains(&projection)
             {
                 projections.push(projection);

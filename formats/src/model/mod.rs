@@ -20,4 +20,4 @@ pub(crate) use role::BlockRole;
 pub use role::Role;
 #[cfg(test)]
 pub(crate) use role::tests::roles;
-pub use spec::{BlockSpec, ModelSpec, Register, Step};
+pub use spec::{BlockInput, BlockSpec, ModelSpec, Register, Step};

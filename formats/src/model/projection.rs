@@ -150,12 +150,42 @@ impl ProjectionKind {
         match self {
             ProjectionKind::Q | ProjectionKind::K | ProjectionKind::V => ActivationPoint::Attention,
             ProjectionKind::O => ActivationPoint::AttentionOutput,
-            ProjectionKind::Gate
-            | ProjectionKind::Up
-            | ProjectionKind::Router
-            | ProjectionKind::ExpertGate(_)
-            | ProjectionKind::ExpertUp(_) => ActivationPoint::Ffn,
-            ProjectionKind::Down | ProjectionKind::ExpertDown(_) => ActivationPoint::FfnHidden,
+            ProjectionKind::Gate | ProjectionKind::Up | ProjectionKind::Router => {
+                ActivationPoint::Ffn
+            }
+            ProjectionKind::Down => ActivationPoint::FfnHidden,
+            ProjectionKind::ExpertGate(expert) | ProjectionKind::ExpertUp(expert) => {
+                ActivationPoint::ExpertInput(expert)
+            }
+            ProjectionKind::ExpertDown(expert) => ActivationPoint::ExpertHidden(expert),
+        }
+    }
+
+    /// Returns the projection of a dense network that an expert's corresponds to; others as they
+    /// are.
+    pub const fn dense(self) -> ProjectionKind {
+        match self {
+            ProjectionKind::ExpertGate(_) => ProjectionKind::Gate,
+            ProjectionKind::ExpertUp(_) => ProjectionKind::Up,
+            ProjectionKind::ExpertDown(_) => ProjectionKind::Down,
+            other => other,
+        }
+    }
+
+    /// Returns the projections that a projection of a dense network corresponds to in a mixture of
+    /// `experts` experts, in the order of their indices; others, and all without experts, as they
+    /// are.
+    pub fn of_experts(self, experts: usize) -> Vec<ProjectionKind> {
+        let of_expert: fn(u16) -> ProjectionKind = match self {
+            ProjectionKind::Gate => ProjectionKind::ExpertGate,
+            ProjectionKind::Up => ProjectionKind::ExpertUp,
+            ProjectionKind::Down => ProjectionKind::ExpertDown,
+            _ => return vec![self],
+        };
+        match experts {
+            0 => vec![self],
+            // Lossless: the number of experts is limited.
+            experts => (0..experts as u16).map(of_expert).collect(),
         }
     }
 
@@ -225,22 +255,26 @@ impl<'de> Deserialize<'de> for ProjectionKind {
 }
 
 /// Activation point of a block: an input of projections.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[cfg_attr(feature = "schemas", derive(schemars::JsonSchema))]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ActivationPoint {
     /// Normed residual stream, input of `q`, `k` and `v`.
     Attention,
     /// Concatenated head outputs, input of `o`.
     AttentionOutput,
-    /// Normed residual stream, input of `gate` and `up`.
+    /// Normed residual stream, input of `gate` and `up`, or of the router.
     Ffn,
     /// Product of the activated gate and `up`, input of `down`.
     FfnHidden,
+    /// Rows of [`ActivationPoint::Ffn`] that the router sends to an expert, input of its gate and
+    /// up.
+    ExpertInput(u16),
+    /// Product of an expert's activated gate and up, input of its down.
+    ExpertHidden(u16),
 }
 
 impl ActivationPoint {
-    /// All activation points in the order of execution.
+    /// The activation points of a block with a dense feed-forward network, in the order of
+    /// execution. [`BlockSpec::inputs`](super::BlockSpec::inputs) lists those of any block.
     pub const ALL: [ActivationPoint; 4] = [
         ActivationPoint::Attention,
         ActivationPoint::AttentionOutput,
@@ -248,13 +282,21 @@ impl ActivationPoint {
         ActivationPoint::FfnHidden,
     ];
 
-    /// Returns the name used in files and reports.
-    pub const fn name(self) -> &'static str {
+    /// Returns true for inputs that are the residual stream after a norm.
+    pub const fn reads_stream(self) -> bool {
+        matches!(
+            self,
+            ActivationPoint::Attention | ActivationPoint::Ffn | ActivationPoint::ExpertInput(_)
+        )
+    }
+
+    /// Returns the index of the expert that reads it, if only one does.
+    pub const fn expert(self) -> Option<u16> {
         match self {
-            ActivationPoint::Attention => "attention",
-            ActivationPoint::AttentionOutput => "attention_output",
-            ActivationPoint::Ffn => "ffn",
-            ActivationPoint::FfnHidden => "ffn_hidden",
+            ActivationPoint::ExpertInput(expert) | ActivationPoint::ExpertHidden(expert) => {
+                Some(expert)
+            }
+            _ => None,
         }
     }
 }

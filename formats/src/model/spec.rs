@@ -254,6 +254,15 @@ impl Step {
     }
 }
 
+/// An input of a block's projections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockInput {
+    /// Name of the input.
+    pub point: ActivationPoint,
+    /// Numbers of a row.
+    pub width: usize,
+}
+
 /// A block of the model.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct BlockSpec {
@@ -265,6 +274,19 @@ impl BlockSpec {
     /// Returns the projections of the block in the order of execution.
     pub fn projections(&self) -> impl Iterator<Item = &Projection> {
         self.steps.iter().flat_map(Step::projections)
+    }
+
+    /// Returns the inputs of the block's projections in the order of execution.
+    pub fn inputs(&self) -> Vec<BlockInput> {
+        let mut inputs: Vec<BlockInput> = Vec::new();
+        for projection in self.projections() {
+            let (point, width) = (projection.kind.input(), projection.cols);
+            // Projections that read the same input follow each other.
+            if inputs.last().is_none_or(|last| last.point != point) {
+                inputs.push(BlockInput { point, width });
+            }
+        }
+        inputs
     }
 
     /// Returns the roles of the weights of the block's norms, in the order of execution.

@@ -32,15 +32,23 @@ impl<B: Backend> Execution<'_, '_, B> {
         let x = self.read(Register::Normed, n * width)?.to_vec();
         let mut sums = vec![0.0; n * width];
         for routes in routes.chunk_by(|a, b| a.expert == b.expert) {
-            let expert = &step.experts[routes[0].expert];
+            let index = routes[0].expert;
+            let expert = &step.experts[index];
+            // Lossless: the number of experts is limited.
+            let points = [
+                ActivationPoint::ExpertInput(index as u16),
+                ActivationPoint::ExpertHidden(index as u16),
+            ];
             let rows = routes.iter().map(|route| &x[route.row * width..][..width]);
             let rows: Vec<f32> = rows.flatten().copied().collect();
             let input = &mut self.buffers[Register::ExpertInput];
             self.backend.upload(&rows, input)?;
+            self.observe_rows(points[0], rows.len(), Register::ExpertInput)?;
             self.apply_to(routes.len(), Register::ExpertInput, &expert.gate_up)?;
             let [gate, up] = self.buffers.pair(Register::Gate, Register::Up);
             let numbers = routes.len() * step.hidden;
             self.backend.activate(step.activation, numbers, gate, up)?;
+            self.observe_rows(points[1], numbers, Register::Gate)?;
             let down = std::slice::from_ref(&expert.down);
             self.apply_to(routes.len(), Register::Gate, down)?;
             let outputs = self.read(Register::ExpertOutput, routes.len() * width)?;
@@ -53,6 +61,17 @@ impl<B: Backend> Execution<'_, '_, B> {
         }
         self.backend
             .upload(&sums, &mut self.buffers[Register::Delta])
+    }
+
+    /// Shows the first `numbers` of a register to the tap.
+    fn observe_rows(
+        &mut self,
+        point: ActivationPoint,
+        numbers: usize,
+        register: Register,
+    ) -> Result<()> {
+        let (point, x) = (Point::Input(point), &self.buffers[register]);
+        self.look.numbers(self.backend, point, numbers, x)
     }
 
     fn read(&mut self, register: Register, numbers: usize) -> Result<&[f32]> {

@@ -9,7 +9,8 @@ use crate::error::ExecError;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Point {
-    /// Input `[n, in]` of the projections of an activation point.
+    /// Input `[n, in]` of the projections of an activation point; of an expert only the rows that
+    /// the router sends there, in the order of their positions.
     Input(ActivationPoint),
     /// Queries after the rotary embedding, `[n, heads, head_size]`.
     Queries,
@@ -61,8 +62,19 @@ impl Observer<'_> {
         width: usize,
         x: &B::Buffer,
     ) -> Result<(), ExecError> {
+        self.numbers(backend, point, self.n * width, x)
+    }
+
+    /// Passes the first `numbers` of `x` to the tap if requested.
+    pub fn numbers<B: Backend>(
+        &mut self,
+        backend: &mut B,
+        point: Point,
+        numbers: usize,
+        x: &B::Buffer,
+    ) -> Result<(), ExecError> {
         if self.tap.observes(point) {
-            let x = backend.read(x, self.n * width, self.host_buffer)?;
+            let x = backend.read(x, numbers, self.host_buffer)?;
             self.tap.see(self.layer, point, x);
         }
         Ok(())

@@ -4,6 +4,7 @@ use htc_kernels::Pool;
 use htc_kernels::cpu::Cpu;
 use htc_loader::Model;
 
+use super::mixture::Models;
 use super::whole::architectures;
 use super::{WINDOWS, text};
 use crate::event::Progress;
@@ -18,8 +19,9 @@ const CONTEXT: usize = 12;
 #[test]
 fn estimate_counts_the_numbers_of_a_pass_through_every_block() {
     let positions = WINDOWS * CONTEXT;
-    for path in architectures() {
-        let model = Model::open(&path).unwrap();
+    let models = Models::new();
+    for path in &models.paths {
+        let model = Model::open(path).unwrap();
         let (pool, width) = (Pool::new(1).unwrap(), model.spec().width);
         let blocks: Blocks<f32> = Blocks::new(&model, CONTEXT);
         let (mut values, mut gradients) = (Values::default(), ValueGradients::default());

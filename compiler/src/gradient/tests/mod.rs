@@ -1,8 +1,10 @@
 //! Gradients against float64 finite differences, for every architecture.
 
 mod distil;
+mod experts;
 mod kept;
 mod memory;
+mod mixture;
 mod whole;
 
 use htc_formats::source::ModelFile;
@@ -14,7 +16,8 @@ use htc_loader::{Model, Session};
 use super::attention::capped;
 use super::head::{Head, HeadWork};
 use crate::system::random::Rng;
-use whole::{Backward, Dense, Whole, architectures};
+use mixture::Models;
+use whole::{Backward, Dense, Whole};
 
 /// No multiple of the tile, and longer than the models' sliding windows.
 const CONTEXT: usize = 70;
@@ -40,8 +43,9 @@ fn close(found: f64, expected: f64, what: &str) {
 #[test]
 fn gradients_match_finite_differences() {
     const STEP: f64 = 1e-6;
-    for path in architectures() {
-        let mut whole: Whole<f64> = Whole::open(&path, CONTEXT, 1);
+    let models = Models::new();
+    for path in &models.paths {
+        let mut whole: Whole<f64> = Whole::open(path, CONTEXT, 1);
         let (tokens, draws) = text(whole.model.hyper().vocabulary, WINDOWS * CONTEXT);
         let x = whole.embed(&tokens);
         let labels = whole.labels(&x, &draws);
@@ -96,8 +100,9 @@ fn gradients_match_finite_differences() {
 #[test]
 fn embedding_gradients_match_finite_differences() {
     const STEP: f64 = 1e-5;
-    for path in architectures() {
-        let whole: Whole<f64> = Whole::open(&path, 19, 1);
+    let models = Models::new();
+    for path in &models.paths {
+        let whole: Whole<f64> = Whole::open(path, 19, 1);
         let (tokens, draws) = text(whole.model.hyper().vocabulary, 2 * 19);
         let mut x = whole.embed(&tokens);
         let labels = whole.labels(&x, &draws);
@@ -125,8 +130,9 @@ fn embedding_gradients_match_finite_differences() {
 /// The second moments at the logits are averages over all choices.
 #[test]
 fn head_moments_average_over_all_tokens() {
-    for path in architectures() {
-        let whole: Whole<f64> = Whole::open(&path, 8, 1);
+    let models = Models::new();
+    for path in &models.paths {
+        let whole: Whole<f64> = Whole::open(path, 8, 1);
         let vocabulary = whole.model.hyper().vocabulary;
         let (tokens, draws) = text(vocabulary, 8);
         let x = whole.embed(&tokens);
@@ -155,11 +161,12 @@ fn head_moments_average_over_all_tokens() {
 /// float64, and threads do not change bits.
 #[test]
 fn pass_matches_the_reference_backend() {
-    for path in architectures() {
-        let context = Model::open(&path).unwrap().hyper().context.min(CONTEXT);
-        let wide: Whole<f64> = Whole::open(&path, context, 1);
+    let models = Models::new();
+    for path in &models.paths {
+        let context = Model::open(path).unwrap().hyper().context.min(CONTEXT);
+        let wide: Whole<f64> = Whole::open(path, context, 1);
         let (tokens, draws) = text(wide.model.hyper().vocabulary, context);
-        let file = ModelFile::open(&path).unwrap();
+        let file = ModelFile::open(path).unwrap();
         let model = Model::load(file, &mut Reference).unwrap();
         let mut session = Session::with_kv_type(model, Reference, context, KvType::F32).unwrap();
         let mut expected = Vec::new();
@@ -168,7 +175,7 @@ fn pass_matches_the_reference_backend() {
         }
         let x = wide.embed(&tokens);
         let found = wide.logits(&x);
-        let narrow: Whole<f32> = Whole::open(&path, context, 1);
+        let narrow: Whole<f32> = Whole::open(path, context, 1);
         let short = narrow.embed(&tokens);
         let of_float32 = narrow.logits(&short);
         for ((found, of_float32), expected) in found.iter().zip(of_float32).zip(&expected) {
@@ -197,7 +204,7 @@ fn pass_matches_the_reference_backend() {
                 );
             }
         }
-        let threads: Whole<f32> = Whole::open(&path, context, 3);
+        let threads: Whole<f32> = Whole::open(path, context, 3);
         let again = threads.back(&short, &draws);
         assert_eq!(again.d, found.d);
         for ((_, _, again, _), (_, _, found, _)) in again.projections.iter().zip(&found.projections)

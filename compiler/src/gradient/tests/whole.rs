@@ -187,17 +187,16 @@ impl<T: Number> Whole<T> {
             let before = block.backward(&self.pool, &d, values, &mut gradients);
             d = before.to_vec();
             for step in &block.steps {
-                match step {
-                    Step::Project(step) => projections.extend(step.projections.iter().map(|of| {
-                        let (g, read) = (gradients.get(of.y), values.get(step.x));
+                for project in step.projects() {
+                    projections.extend(project.projections.iter().map(|of| {
+                        let (g, read) = (gradients.get(of.y), values.get(project.x));
                         (layer, of.projection, g.to_vec(), read.to_vec())
-                    })),
-                    Step::Norm(norm) => {
-                        let mut sums = vec![0.0; norm.weight.len()];
-                        norm.add_weight_gradient(&self.pool, values, &gradients, &mut sums);
-                        norms.push((norm.role, sums));
-                    }
-                    _ => {}
+                    }));
+                }
+                if let Step::Norm(norm) = step {
+                    let mut sums = vec![0.0; norm.weight.len()];
+                    norm.add_weight_gradient(&self.pool, values, &gradients, &mut sums);
+                    norms.push((norm.role, sums));
                 }
             }
         }

@@ -81,7 +81,8 @@ fn shares(units: &[Unit], branches: &[BranchShares], layers: usize) -> Result<Ve
     }
     let share = |unit: &Unit| {
         let branches = branches[unit.layer];
-        let share = match unit.members.first().and_then(|m| m.projection()) {
+        let projection = unit.members.first().and_then(|m| m.projection());
+        let share = match projection.map(ProjectionKind::dense) {
             Some(ProjectionKind::Gate | ProjectionKind::Up | ProjectionKind::Down) => {
                 branches.feed_forward
             }

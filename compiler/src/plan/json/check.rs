@@ -350,11 +350,23 @@ impl Checker {
         notes
     }
 
+    /// Reads projections of a dense network, which also select those of experts.
+    pub(super) fn selected_projections(
+        &mut self,
+        at: FilePosition,
+        key: &str,
+        node: Node,
+    ) -> Option<Vec<ProjectionKind>> {
+        self.projections(at, key, node, ProjectionKind::parse_dense)
+    }
+
+    /// Reads projections, each once, that `parse` knows.
     pub(super) fn projections(
         &mut self,
         at: FilePosition,
         key: &str,
         node: Node,
+        parse: fn(&str) -> Result<ProjectionKind, String>,
     ) -> Option<Vec<ProjectionKind>> {
         let expected = "a list of projections, of q, k, v, o, gate, up, down";
         let items = match node {
@@ -364,7 +376,7 @@ impl Checker {
         let mut projections: Vec<ProjectionKind> = Vec::new();
         for item in &items {
             let projection = match item {
-                Node::Text(text) => ProjectionKind::parse_dense(text).ok(),
+                Node::Text(text) => parse(text).ok(),
                 _ => None,
             };
             let Some(projection) = projection else {

@@ -182,7 +182,7 @@ impl<'a> UnitRecord<'a> {
 fn selected_projections(units: &[UnitPlan]) -> Vec<ProjectionKind> {
     let named = |projection: &ProjectionKind| {
         let mut members = units.iter().flat_map(|unit| &unit.members);
-        members.any(|member| member.projection() == Some(*projection))
+        members.any(|member| member.projection().map(ProjectionKind::dense) == Some(*projection))
     };
     ProjectionKind::ALL.into_iter().filter(named).collect()
 }

@@ -45,7 +45,7 @@ impl Checker {
             // Also refuses empty and repeated projections.
             if key == "projections"
                 && self
-                    .projections(at, "request.projections", node.clone())
+                    .selected_projections(at, "request.projections", node.clone())
                     .is_none()
             {
                 continue;

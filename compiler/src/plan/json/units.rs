@@ -13,7 +13,7 @@ use crate::plan::check::{
 };
 use crate::plan::form::MatrixForm;
 use crate::plan::sources::SourceTypes;
-use crate::plan::unit::{UnitMatrix, UnitPlan};
+use crate::plan::unit::{UnitMatrix, UnitPlan, label, matrix_name};
 
 pub(super) struct Units<'a, S> {
     hyper: &'a HyperParameters,
@@ -126,7 +126,7 @@ impl Checker {
             None => self.report_missing(at, "layer"),
         };
         let projections = match projections {
-            Some((_, node)) => self.projections(at, "projections", node),
+            Some((_, node)) => self.projections(at, "projections", node, str::parse),
             None => self.report_missing(at, "projections"),
         };
         let (Some(layer), Some(projections)) = (layer, projections) else {
@@ -154,8 +154,10 @@ impl Checker {
             notes,
         };
         let members: Vec<UnitMatrix> = members.collect();
-        let names: Vec<&str> = members.iter().map(|m| m.matrix.name()).collect();
-        let place = format!("layer {layer}: {}", names.join("+"));
+        let place = match &members[..] {
+            [] => format!("layer {layer}: "),
+            members => label(members),
+        };
         let at = FilePosition {
             line,
             place: &place,
@@ -194,7 +196,7 @@ impl Checker {
             let said = match fault {
                 PlanMismatch::Twice { matrix, first } => {
                     let line = read.lines.get(first).copied().unwrap_or_default();
-                    let name = matrix.name();
+                    let name = matrix_name(matrix);
                     format!("projections: {name} of this layer stands on line {line} already")
                 }
                 fault => fault.to_string(),
