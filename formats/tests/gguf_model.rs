@@ -262,7 +262,7 @@ fn biases_follow_their_weights() {
     add_tensors(&mut writer, &described);
     let (_, tensors) = bind(&parsed(&writer)).unwrap();
     let roles: Vec<String> = tensors.iter().map(|t| t.role.to_string()).collect();
-    for projection in ["layers.0.q", "layers.1.down"] {
+    for projection in ["blk.0.attn_q", "blk.1.ffn_down"] {
         let weight = roles
             .iter()
             .position(|r| *r == format!("{projection}.weight"));

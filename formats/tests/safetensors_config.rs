@@ -165,11 +165,11 @@ fn fused_projections_are_split_in_order() {
     assert_eq!(
         roles,
         [
-            "layers.1.q.weight 16",
-            "layers.1.k.weight 8",
-            "layers.1.v.weight 8",
-            "layers.1.gate.weight 12",
-            "layers.1.up.weight 12"
+            "blk.1.attn_q.weight 16",
+            "blk.1.attn_k.weight 8",
+            "blk.1.attn_v.weight 8",
+            "blk.1.ffn_gate.weight 12",
+            "blk.1.ffn_up.weight 12"
         ]
     );
 }

@@ -18,15 +18,8 @@ fn every_method_with_every_factor_type() {
     let words = scratch.file("words.txt", words(150));
     for method in METHODS {
         for factor_type in FACTOR_TYPES {
-            let options = [
-                "--method",
-                method,
-                "--rank",
-                "32",
-                "--factor-type",
-                factor_type,
-            ];
-            let options = [&options[..], &["--projections", "q,gate,up", "--force"]].concat();
+            let mut options = vec!["--method", method, "--factor-type", factor_type];
+            options.extend(["--rank", "32", "--projections", "q,gate,up", "--force"]);
             let (artifact, report) = compile(&scratch, &model, "model.htz", &options);
             assert_eq!(text(&report, "/plan/method"), method);
             assert_eq!(text(&report, "/plan/factor_type"), factor_type);

@@ -221,15 +221,4 @@ fn ignore_closed_pipe(error: io::Error) -> io::Result<()> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::one_line;
-
-    #[test]
-    fn usage_errors_are_one_line() {
-        let message = "error: invalid value '0' for '--rank <N|full>': a rank is\n\n  tip: x\n\nUsage: htc\n\nFor more information, try '--help'.\n";
-        assert_eq!(
-            one_line(message),
-            "error: invalid value '0' for '--rank <N|full>': a rank is tip: x; see --help"
-        );
-    }
-}
+mod tests;

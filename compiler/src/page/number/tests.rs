@@ -1,0 +1,28 @@
+use super::*;
+
+#[test]
+fn numbers_keep_four_digits() {
+    for (value, text) in [
+        (0.0, "0"),
+        (-0.0, "0"),
+        (1.0, "1"),
+        (0.123_456, "0.1235"),
+        (12.345_6, "12.35"),
+        (1234.56, "1235"),
+        (-0.5, "-0.5"),
+        (100.0, "100"),
+        (12_345.0, "12\u{202f}345"),
+        (1e308, "1e308"),
+        (0.000_012_34, "1.23e-5"),
+        (f64::NAN, "not finite"),
+    ] {
+        assert_eq!(number(value), text);
+    }
+    assert_eq!(count(14_792_928), "14\u{202f}792\u{202f}928");
+    assert_eq!(
+        count(u64::MAX).chars().filter(char::is_ascii_digit).count(),
+        20
+    );
+    assert_eq!(percent(0.54321), "54.3 %");
+    assert_eq!(bytes(1e300), "18446744.1 TB");
+}
