@@ -71,6 +71,18 @@ pub const MAX_CONFIG_FILE_BYTES: u64 = 1 << 22;
 /// Positions of a context.
 pub const MAX_CONTEXT: usize = 1 << 30;
 
+/// JSON values in a manifest of format 1, lists and objects included. All are in memory at once, each
+/// in up to 650 bytes (an object with one key): 170 MB. A matrix has about 80 values with all that can
+/// be stored of it, so that 126 layers of 7 matrices have 71,000; mixtures were compiled only since
+/// format 2.
+pub const MAX_VALUES_OF_MANIFEST_1: usize = 1 << 18;
+
+/// Features, or notes on a plan, in a manifest; those that are written have some ten.
+pub const MAX_TEXTS_OF_MANIFEST: usize = 1 << 16;
+
+/// JSON values in the quality record of a manifest; those that are written have 20.
+pub const MAX_VALUES_OF_QUALITY: usize = 1 << 10;
+
 /// Bytes of a trained draft: 2 GiB.
 pub const MAX_TRAINED_DRAFT_BYTES: u64 = 1 << 31;
 

@@ -331,3 +331,17 @@ fn full_column_groups_do_not_require_padding() {
         assert!(!requires.any(|name| name == "padded_bands"));
     }
 }
+
+#[test]
+fn codes_of_more_column_groups_than_the_file_has_bytes_are_refused() {
+    let message = refused(|json| {
+        let entries = json["tensors"].as_array_mut().unwrap();
+        for entry in entries.iter_mut() {
+            entry["codes"] = json!("1:l4x32768");
+        }
+    });
+    assert!(
+        message.contains("column groups, and the file has"),
+        "{message}"
+    );
+}

@@ -80,7 +80,7 @@ fn impossible_fields_of_the_header() {
         (12, 129, "length of the header"),
         (16, 136, "offset of the manifest"),
         (24, 1, "length of the manifest"),
-        (24, 128 + 256 * 100_000, "length of the manifest"),
+        (24, 128 + 256 * 1_100_000, "length of the manifest"),
         (24, 128 + 256 * 1000, "length of the manifest"),
         (72, 1, "reserved byte"),
         (88, 1, "reserved byte"),

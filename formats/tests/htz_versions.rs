@@ -11,11 +11,13 @@ mod htz_common;
 
 use std::path::{Path, PathBuf};
 
-use htc_formats::htz::{Htz, HtzError, Manifest};
+use htc_formats::htz::{HEADER_BYTES, Htz, HtzError, MAX_MANIFEST_1_BYTES, Manifest};
+use htc_formats::limits::MAX_VALUES_OF_MANIFEST_1;
 use htc_formats::source::ModelFile;
 use htz_common::{
     Model, allocated, banded, based, classed, forged, formed, json, measured, mixed, padded,
-    refined, rotated, sealed, tabled, treated, varied, with_experts, with_kernels,
+    put_manifest, refined, reseal, reseal_header, rotated, sealed, tabled, treated, varied,
+    with_experts, with_kernels,
 };
 use serde_json::{Value, json};
 
@@ -235,4 +237,64 @@ fn every_fault_of_version_1_is_found_after_translation() {
         fault(&|json| json["tensors"][0]["role"] = role.clone());
         fault(&|json| json["source"]["tensors"][0]["role"] = role.clone());
     }
+}
+
+#[test]
+fn version_1_refuses_a_key_that_stands_twice() {
+    let file = std::fs::read(golden_1(13)).unwrap();
+    let text = json(&file).to_string();
+    for (key, value) in [
+        ("tensors", "[]"),
+        ("plan", "{}"),
+        ("provenance", "0"),
+        ("slots", "[]"),
+        ("role", "0"),
+        ("slot", "\"q\""),
+        ("shared", "0"),
+    ] {
+        let once = format!("\"{key}\":");
+        let twice = text.replacen(&once, &format!("{once}{value},{once}"), 1);
+        assert!(twice != text, "{key}");
+        let mut file = file.clone();
+        assert!(put_manifest(&mut file, twice.as_bytes()));
+        let message = Htz::parse(&file).unwrap_err().to_string();
+        let expected = format!("duplicate field `{key}`, expected every key once");
+        assert!(message.contains(&expected), "{message}");
+    }
+    let unknown = format!("{{\"x\":{{\"y\":0,\"y\":0}},{}", &text[1..]);
+    let mut file = file;
+    assert!(put_manifest(&mut file, unknown.as_bytes()));
+    let message = Htz::parse(&file).unwrap_err().to_string();
+    assert!(message.contains("duplicate field `y`"), "{message}");
+}
+
+#[test]
+fn manifests_of_version_1_are_bounded() {
+    let file = std::fs::read(golden_1(0)).unwrap();
+    let with_values = |count: usize| {
+        let mut json = json(&file);
+        json["x"] = json!(vec![0; count]);
+        let mut text = json.to_string();
+        let length = (HEADER_BYTES + text.len()).next_multiple_of(256) - HEADER_BYTES;
+        text.extend(std::iter::repeat_n(' ', length - text.len()));
+        let mut file = [&file[..HEADER_BYTES], text.as_bytes()].concat();
+        let end = file.len() as u64;
+        file[24..32].copy_from_slice(&(length as u64).to_le_bytes());
+        file[32..40].copy_from_slice(&end.to_le_bytes());
+        reseal(&mut file);
+        Htz::parse(&file).unwrap_err()
+    };
+    let fault = with_values(MAX_VALUES_OF_MANIFEST_1);
+    assert!(matches!(fault, HtzError::ManifestSyntax { .. }), "{fault}");
+    let expected = format!("expected at most {MAX_VALUES_OF_MANIFEST_1} values in all, found more");
+    assert!(fault.to_string().contains(&expected), "{fault}");
+    // The data behind the manifest are missing alone.
+    let fault = with_values(MAX_VALUES_OF_MANIFEST_1 / 2);
+    assert!(!matches!(fault, HtzError::ManifestSyntax { .. }), "{fault}");
+    let mut long = file.clone();
+    let length = MAX_MANIFEST_1_BYTES + HEADER_BYTES as u64;
+    long[24..32].copy_from_slice(&length.to_le_bytes());
+    reseal_header(&mut long);
+    let message = Htz::parse(&long).unwrap_err().to_string();
+    assert!(message.contains("at most 16777216"), "{message}");
 }

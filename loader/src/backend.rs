@@ -112,38 +112,38 @@ pub trait Backend: Send + Sized {
     /// Loads a matrix to the device.
     ///
     /// # Errors
-    /// [`ExecError`] if it does not decode or memory runs out.
+    /// [`ExecError`](crate::ExecError) if it does not decode or memory runs out.
     fn weight(&mut self, tensor: &Tensor) -> Result<Self::Weight>;
 
     /// Loads the weight of a norm, or a bias, to the device.
     ///
     /// # Errors
-    /// [`ExecError`] if memory runs out.
+    /// [`ExecError`](crate::ExecError) if memory runs out.
     fn vector(&mut self, numbers: Vec<f32>) -> Result<Self::Vector>;
 
     /// Returns an empty KV cache.
     ///
     /// # Errors
-    /// [`ExecError`] if the backend does not support its kind.
+    /// [`ExecError`](crate::ExecError) if the backend does not support its kind.
     fn kv(&mut self, plan: &KvPlan) -> Result<Self::Kv>;
 
     /// Resizes `buffer` to at least `numbers` numbers of unspecified value, reusing its memory.
     ///
     /// # Errors
-    /// [`ExecError`] if memory runs out.
+    /// [`ExecError`](crate::ExecError) if memory runs out.
     fn resize(&mut self, buffer: &mut Self::Buffer, numbers: usize) -> Result<()>;
 
     /// Copies numbers of the host to the beginning of a buffer.
     ///
     /// # Errors
-    /// [`ExecError`] of the device.
+    /// [`ExecError`](crate::ExecError) of the device.
     fn upload(&mut self, from: &[f32], to: &mut Self::Buffer) -> Result<()>;
 
     /// Waits for all operations and returns the first `numbers` numbers of a buffer: in place if
     /// they are in host memory, else copied to `host_buffer`.
     ///
     /// # Errors
-    /// [`ExecError`] of the device or of earlier operations.
+    /// [`ExecError`](crate::ExecError) of the device or of earlier operations.
     fn read<'a>(
         &mut self,
         from: &'a Self::Buffer,
@@ -155,7 +155,7 @@ pub trait Backend: Send + Sized {
     /// default has none.
     ///
     /// # Errors
-    /// As [`Backend::append`].
+    /// As [`Kv::append`](crate::kv::Kv::append).
     fn settle(&mut self) -> Result<()> {
         Ok(())
     }
@@ -164,7 +164,7 @@ pub trait Backend: Send + Sized {
     /// need be [read](Backend::read). Returns false (the default) if unsupported.
     ///
     /// # Errors
-    /// [`ExecError`] of the device.
+    /// [`ExecError`](crate::ExecError) of the device.
     fn begin_top_k(&mut self, of: &Self::Buffer, numbers: usize, most: usize) -> Result<bool> {
         let _ = (of, numbers, most);
         Ok(false)
@@ -174,7 +174,7 @@ pub trait Backend: Send + Sized {
     /// order, ties by lower index; `None` if a number is not finite.
     ///
     /// # Errors
-    /// [`ExecError`] of the device.
+    /// [`ExecError`](crate::ExecError) of the device.
     fn take_top_k(&mut self) -> Result<Option<Vec<(u32, f32)>>> {
         Ok(None)
     }
@@ -183,7 +183,7 @@ pub trait Backend: Send + Sized {
     /// [read](Backend::read). Returns false (the default) if unsupported.
     ///
     /// # Errors
-    /// [`ExecError`] of the device.
+    /// [`ExecError`](crate::ExecError) of the device.
     fn begin_draw(
         &mut self,
         of: &Self::Buffer,
@@ -197,7 +197,7 @@ pub trait Backend: Send + Sized {
     /// Returns the [drawn](Backend::begin_draw) token; `None` if a number is not finite.
     ///
     /// # Errors
-    /// [`ExecError`] of the device.
+    /// [`ExecError`](crate::ExecError) of the device.
     fn drawn(&mut self) -> Result<Option<u32>> {
         Ok(None)
     }
@@ -205,7 +205,7 @@ pub trait Backend: Send + Sized {
     /// Copies `rows` of `x [n, width]` to the rows of `out` from `first` on.
     ///
     /// # Errors
-    /// [`ExecError`] of the device.
+    /// [`ExecError`](crate::ExecError) of the device.
     fn copy_rows(
         &mut self,
         width: usize,
@@ -218,7 +218,7 @@ pub trait Backend: Send + Sized {
     /// Looks up the embeddings of `tokens`, times `scale`: `out [n, width]`.
     ///
     /// # Errors
-    /// [`ExecError`] of the device.
+    /// [`ExecError`](crate::ExecError) of the device.
     fn embed(
         &mut self,
         embedding: &Self::Weight,
@@ -231,7 +231,7 @@ pub trait Backend: Send + Sized {
     /// `width` is the length of `weight`.
     ///
     /// # Errors
-    /// [`ExecError`] of the device.
+    /// [`ExecError`](crate::ExecError) of the device.
     fn rms_norm(
         &mut self,
         n: usize,
@@ -244,7 +244,7 @@ pub trait Backend: Send + Sized {
     /// Computes [`Backend::rms_norm`] in place.
     ///
     /// # Errors
-    /// [`ExecError`] of the device.
+    /// [`ExecError`](crate::ExecError) of the device.
     fn rms_norm_in_place(
         &mut self,
         n: usize,
@@ -257,7 +257,7 @@ pub trait Backend: Send + Sized {
     /// itself, others to the inner vector of their factor.
     ///
     /// # Errors
-    /// [`ExecError`] of the device.
+    /// [`ExecError`](crate::ExecError) of the device.
     fn project(
         &mut self,
         n: usize,
@@ -270,7 +270,7 @@ pub trait Backend: Send + Sized {
     /// space.
     ///
     /// # Errors
-    /// [`ExecError`] of the device.
+    /// [`ExecError`](crate::ExecError) of the device.
     fn refine(
         &mut self,
         n: usize,
@@ -284,7 +284,7 @@ pub trait Backend: Send + Sized {
     /// Computes `x += bias` for each row of `x [n, width]`.
     ///
     /// # Errors
-    /// [`ExecError`] of the device.
+    /// [`ExecError`](crate::ExecError) of the device.
     fn add_bias(&mut self, n: usize, x: &mut Self::Buffer, bias: &Self::Vector) -> Result<()>;
 
     /// Sets `rotation` to the positions of the rows, given as ranges in order: cosine and sine of
@@ -293,7 +293,7 @@ pub trait Backend: Send + Sized {
     /// float32 angle is off by 0.004 radians.
     ///
     /// # Errors
-    /// [`ExecError`] of the device.
+    /// [`ExecError`](crate::ExecError) of the device.
     fn rotate_to(
         &mut self,
         rotation: &mut Self::Rotation,
@@ -306,7 +306,7 @@ pub trait Backend: Send + Sized {
     /// 1)` or `(i, i + p)`; other numbers are unchanged.
     ///
     /// # Errors
-    /// [`ExecError`] of the device.
+    /// [`ExecError`](crate::ExecError) of the device.
     fn rope(
         &mut self,
         pairs: RopePairs,
@@ -326,7 +326,7 @@ pub trait Backend: Send + Sized {
     /// step, several are a prefill.
     ///
     /// # Errors
-    /// [`ExecError`] of the device.
+    /// [`ExecError`](crate::ExecError) of the device.
     fn attention(
         &mut self,
         shape: HeadShape,
@@ -341,7 +341,7 @@ pub trait Backend: Send + Sized {
     /// place, in blocks of [`hadamard_block`](htc_kernels::cpu::hadamard_block) numbers.
     ///
     /// # Errors
-    /// [`ExecError`] for odd head sizes, and of the device.
+    /// [`ExecError`](crate::ExecError) for odd head sizes, and of the device.
     fn hadamard(&mut self, shape: HeadShape, x: &mut Self::Buffer) -> Result<()>;
 
     /// Returns the attention weights of the last `window` queries of a sequence on every position
@@ -349,7 +349,7 @@ pub trait Backend: Send + Sized {
     /// kv head, `[kv_heads, held + rows]`. `q` and `shape` are those of the batch.
     ///
     /// # Errors
-    /// [`ExecError`] of the device.
+    /// [`ExecError`](crate::ExecError) of the device.
     fn importance(
         &mut self,
         shape: HeadShape,
@@ -363,7 +363,7 @@ pub trait Backend: Send + Sized {
     /// Computes `gate = activation(gate) * up` elementwise.
     ///
     /// # Errors
-    /// [`ExecError`] of the device.
+    /// [`ExecError`](crate::ExecError) of the device.
     fn activate(
         &mut self,
         activation: Activation,
@@ -375,20 +375,20 @@ pub trait Backend: Send + Sized {
     /// Computes `x += y` elementwise.
     ///
     /// # Errors
-    /// [`ExecError`] of the device.
+    /// [`ExecError`](crate::ExecError) of the device.
     fn add(&mut self, numbers: usize, x: &mut Self::Buffer, y: &Self::Buffer) -> Result<()>;
 
     /// Computes `x = cap * tanh(x / cap)` elementwise.
     ///
     /// # Errors
-    /// [`ExecError`] of the device.
+    /// [`ExecError`](crate::ExecError) of the device.
     fn softcap(&mut self, numbers: usize, x: &mut Self::Buffer, cap: f32) -> Result<()>;
 
     /// Computes logits: the product of `output [vocabulary, width]`, or of a factor of it, with
     /// rows of `x [n, width]`: `out [rows.len(), vocabulary]`, soft-capped if `cap` is given.
     ///
     /// # Errors
-    /// [`ExecError`] of the device.
+    /// [`ExecError`](crate::ExecError) of the device.
     fn logits(
         &mut self,
         output: &Self::Weight,

@@ -168,7 +168,7 @@ fn half_rank_artifact_runs() {
     }
 }
 
-const REORDERED: &str = r#"{"format": "htc-plan", "version": 1, "method": "quantise", "factor_type": "f32",
+const REORDERED: &str = r#"{"format": "htc-plan", "version": 2, "method": "quantise", "factor_type": "f32",
     "request": {"order": "ORDER"}, "units": [{"layer": 0, "projections": ["q"], "form": "dense"}]}"#;
 
 #[test]

@@ -86,7 +86,7 @@ fn record_round_trips_through_json() {
         };
         let analysis = analyse(subject, 2, Progress::silent()).unwrap();
         let text = serde_json::to_string(&analysis).unwrap();
-        assert!(text.starts_with(r#"{"kind":"analysis","version":2,"#));
+        assert!(text.starts_with(r#"{"kind":"analysis","version":3,"#));
         let read: Analysis = serde_json::from_str(&text).unwrap();
         assert_eq!(read, analysis);
         assert_eq!(analysis.calibration.is_some(), calibration.is_some());

@@ -13,26 +13,26 @@ use crate::options::{
     TargetMachine, TreatmentOptions,
 };
 
-mod analysis;
+mod analyse;
 mod bench;
-mod beside;
+mod clean;
 mod export;
 mod live;
-mod reporting;
+mod reference;
+mod report;
 mod run;
 mod schema;
-mod storing;
 mod target;
 
-pub use analysis::AnalyseArgs;
+pub use analyse::AnalyseArgs;
 pub use bench::{Baseline, BenchArgs, Contexts, UniqueList};
-pub use beside::ReferenceModel;
+pub use clean::CleanArgs;
 pub use export::ExportArgs;
 pub use live::{KvKindArgs, LiveArgs};
-pub use reporting::ReportArgs;
+pub use reference::ReferenceModel;
+pub use report::ReportArgs;
 pub use run::{AdaptArg, DraftModel, OnFullArg, RunArgs};
 pub use schema::{Document, SchemaArgs};
-pub use storing::CleanArgs;
 pub use target::TargetArgs;
 
 /// Offline compression compiler for transformer language models.
@@ -52,7 +52,7 @@ pub enum Command {
     Compile(CompileArgs),
     /// Decide what would become of every projection, and write it as JSON
     Plan(PlanArgs),
-    /// Observer at a model's spectra and, with a calibration, at its residual stream
+    /// Show a model's spectra and, with a calibration, at its residual stream
     Analyse(AnalyseArgs),
     /// Measure perplexity, and the distance to a reference model
     Eval(EvalArgs),

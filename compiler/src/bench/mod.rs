@@ -183,8 +183,8 @@ impl Bench<'_> {
     /// One token, from prefill, if either side has no positions left for more.
     fn tokens_after_context(&self, length: usize) -> usize {
         let baseline = self.runners.1.as_ref().and_then(|r| r.context());
-        let room = self.runners.0.context().into_iter().chain(baseline).min();
-        if room.is_some_and(|room| positions(length, TOKENS_AFTER_CONTEXT) > room) {
+        let context = self.runners.0.context().into_iter().chain(baseline).min();
+        if context.is_some_and(|context| positions(length, TOKENS_AFTER_CONTEXT) > context) {
             1
         } else {
             TOKENS_AFTER_CONTEXT

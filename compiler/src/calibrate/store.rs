@@ -328,8 +328,13 @@ impl StoredLayer {
         [numbers[0], numbers[1]]
     }
 
-    /// Returns the mean input at first positions, for readers of the residual stream.
+    /// Returns the mean input at first positions, for readers of the residual stream; for experts
+    /// that of all, whether or not the router sends them first positions.
     pub fn first_input(&self, site: ActivationPoint) -> Option<Vec<f64>> {
+        let site = match site {
+            ActivationPoint::ExpertInput(_) => ActivationPoint::Ffn,
+            site => site,
+        };
         let index = STREAM_POINTS.iter().position(|of| *of == site)?;
         let start = self.after_branches() + 8 * index * self.width;
         Some(self.numbers(start, self.width))

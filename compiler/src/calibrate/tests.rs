@@ -193,6 +193,9 @@ fn statistics_match_the_observed_vectors() {
             close(&found, &expected);
         }
     }
+    let of_network = stored.first_input(ActivationPoint::Ffn);
+    let of_expert = stored.first_input(ActivationPoint::ExpertInput(1));
+    assert_eq!(of_expert, of_network);
     let (mean, second) = moments(&later(stream, 12), 12);
     let energy: f64 = (0..12)
         .map(|i| second[i * 12 + i] - mean[i] * mean[i])

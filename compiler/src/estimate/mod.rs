@@ -222,7 +222,8 @@ const VOCABULARY_FACTOR: u64 = 4;
 /// points of two layers with roots and inverses; one more and a product per thread. The moment of
 /// the hidden layer has no root, and without a gauge is held once. During forward passes only the
 /// sums of one layer and the activations of a batch are in memory; those of experts are counted as
-/// they are.
+/// they are. The inputs of experts displace those of other layers. Threads may be at different
+/// experts, each of three projections, and each expert has a moment of its hidden layer.
 fn calibration_bytes(hyper: &HyperParameters, context: usize, threads: usize, gauged: bool) -> u64 {
     let square = |n: usize| 8 * (n as u64).pow(2);
     let (width, heads) = (square(hyper.width), square(hyper.heads * hyper.head_size));
@@ -231,16 +232,21 @@ fn calibration_bytes(hyper: &HyperParameters, context: usize, threads: usize, ga
         .experts
         .map_or(hyper.ffn, |experts| experts.ffn);
     let hidden = square(ffn);
-    let experts = match hyper.forward.experts {
-        None => 0,
-        Some(_) => calibrate::sums_bytes(hyper),
+    let of_inputs = 2 * (2 * 3 * width + 3 * heads);
+    let (of_inputs, hidden_in_use, experts) = match hyper.forward.experts {
+        None => (of_inputs, 1, 0),
+        Some(_) => (
+            of_inputs.max(8 * 3 * width),
+            threads.div_ceil(3) as u64,
+            calibrate::sums_bytes(hyper),
+        ),
     };
     let batch = 512 * 4 * (8 * hyper.width + 4 * ffn + 4 * hyper.heads * hyper.head_size);
     // With queries, keys and values by head.
     let summed = 4 * hyper.width + ffn + (hyper.heads + 3 * hyper.kv_heads) * hyper.head_size;
     let of_hidden = if gauged { 4 * hidden } else { hidden };
-    2 * (2 * 3 * width + 3 * heads)
-        + of_hidden
+    of_inputs
+        + hidden_in_use * of_hidden
         + threads as u64 * 2 * width.max(heads).max(hidden)
         + (batch + 512 * 4 * summed) as u64
         + experts

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use htc_formats::DType;
-use htc_formats::architecture::Naming;
+use htc_formats::architecture::{self, Naming};
 use htc_formats::model::Role;
 use htc_formats::source::ModelFile;
 use schemars::JsonSchema;
@@ -133,8 +133,8 @@ fn gguf_notes(file: &ModelFile) -> Vec<String> {
     }
     let hyper = &file.hyper;
     // llama.cpp reads and applies the entry only for these.
-    let windowed = ["gemma2", "gemma3"].contains(&hyper.architecture.as_str());
-    if let (Some(window), false) = (&hyper.forward.sliding_window, windowed) {
+    let applied = architecture::has_window_pattern(&hyper.architecture);
+    if let (Some(window), false) = (&hyper.forward.sliding_window, applied) {
         notes.push(format!(
             "llama.cpp does not apply the sliding window of {} positions to {}: it computes something else in longer contexts",
             window.positions, hyper.architecture

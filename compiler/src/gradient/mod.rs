@@ -24,7 +24,7 @@ mod memory;
 mod number;
 mod pass;
 pub(crate) mod scales;
-mod shares;
+pub(crate) mod shares;
 mod steps;
 mod store;
 mod sums;

@@ -16,7 +16,7 @@ use super::store::{write_means, write_sums};
 use super::sums::OutputSums;
 
 /// Part of `H` that all experts have alike.
-const COMMON: f64 = 1.0 / 16.0;
+pub(crate) const COMMON: f64 = 1.0 / 16.0;
 
 /// Sums of the gradients at the outputs of a projection.
 pub(super) struct LayerOutput {

@@ -14,12 +14,12 @@ use crate::calibrate::store::CONTENT_OFFSET;
 
 /// Second moment `H = E[g gᵀ]` of the gradients at the outputs of a matrix `y = W x`. `g = ∂L/∂y`
 /// at one position, where `L` is the negative log-likelihood in nats of tokens drawn from the
-/// model, summed over a window; the mean is over positions, also those that an expert does not read
-/// (see [`shares`](super::shares)).
+/// model, summed over a window; the mean is over positions, also those that an expert does not
+/// read.
 ///
 /// A weight error `E` costs about `½ tr(H E C Eᵀ)` nats of KL divergence from the source per token,
-/// with `C = E[x xᵀ]` of the rows that `W` reads; errors of several matrices add up. `H` and `C` are the factors
-/// of the Fisher information (Martens and Grosse 2015).
+/// with `C = E[x xᵀ]` of the rows that `W` reads; errors of several matrices add up. `H` and `C` are
+/// the factors of the Fisher information (Martens and Grosse 2015).
 #[derive(Clone, Debug, PartialEq)]
 pub struct OutputMoments {
     /// `tr(H) / m`, the mean cost of an output.

@@ -76,16 +76,23 @@ impl<'a> ArtifactData<'a> {
         self.file.map_or(&[], |file| &file.manifest.tensors)
     }
 
-    /// Returns the records of a projection in all layers.
+    /// Returns the records of a projection in all layers: for `gate`, `up` and `down` those of all
+    /// experts.
     pub fn records_of(&self, projection: ProjectionKind) -> impl Iterator<Item = &'a MatrixRecord> {
         let records = self.plan.projections.iter();
-        records.filter(move |record| record.id.projection() == Some(projection))
+        records.filter(move |record| {
+            record.id.projection().map(ProjectionKind::dense) == Some(projection)
+        })
     }
 
-    /// Returns the record of a projection in a layer.
-    pub fn record(&self, layer: usize, projection: ProjectionKind) -> Option<&'a MatrixRecord> {
+    /// Returns the records of a projection in a layer: one, or one for each expert.
+    pub fn records_in(
+        &self,
+        layer: usize,
+        projection: ProjectionKind,
+    ) -> impl Iterator<Item = &'a MatrixRecord> {
         self.records_of(projection)
-            .find(|record| record.id.layer() == Some(layer))
+            .filter(move |record| record.id.layer() == Some(layer))
     }
 
     /// Returns the number of layers in the plan.
@@ -94,10 +101,12 @@ impl<'a> ArtifactData<'a> {
         layers.max().map_or(0, |last| last + 1)
     }
 
-    /// Returns the projections of a block in the order of execution.
+    /// Returns the projections of a block in the order of execution; those of experts count as
+    /// `gate`, `up` and `down`.
     pub fn projections(&self) -> Vec<ProjectionKind> {
         let projections = self.plan.projections.iter();
-        let projections: BTreeSet<_> = projections.filter_map(|s| s.id.projection()).collect();
+        let projections = projections.filter_map(|s| s.id.projection());
+        let projections: BTreeSet<_> = projections.map(ProjectionKind::dense).collect();
         projections.into_iter().collect()
     }
 }

@@ -4,7 +4,7 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use htc_formats::htz::{Htz, HtzError, MAGIC, Manifest};
-use htc_formats::limits::MAX_LAYERS;
+use htc_formats::limits::{MAX_EXPERTS_OF_MODEL, MAX_LAYERS};
 use htc_formats::model::ProjectionKind;
 use htc_formats::open;
 use serde::de::{DeserializeOwned, IgnoredAny};
@@ -13,7 +13,7 @@ use serde_json::Value;
 use thiserror::Error;
 
 use super::template::MAX_PAGE;
-use crate::analyse::record::{Analysis, Kind};
+use crate::analyse::record::{Analysis, Kind, VERSION};
 use crate::measure::Record;
 use crate::report::Report;
 use crate::system::show::file_name;
@@ -23,8 +23,8 @@ pub const MAX_JSON: u64 = 1 << 25;
 
 const MAX_NUMBERS: usize = 4096;
 
-/// One for each projection of each layer.
-const MAX_ENTRIES: usize = MAX_LAYERS * ProjectionKind::ALL.len();
+/// One for each projection and the router of each layer, and three for each expert.
+const MAX_ENTRIES: usize = MAX_LAYERS * (ProjectionKind::ALL.len() + 1) + MAX_EXPERTS_OF_MODEL * 3;
 
 /// Points of a record of a draft at most.
 pub const MAX_DRIFT_POINTS: usize = 4096;
@@ -65,6 +65,22 @@ pub enum PageError {
         kind: &'static str,
         /// The damage.
         what: String,
+        /// The command that writes such files.
+        command: &'static str,
+    },
+    /// Another version of htc wrote the file.
+    #[error(
+        "{}: {kind} of another version, expected {expected}, found {found}; make it anew with {command}", path.display()
+    )]
+    Version {
+        /// The file.
+        path: PathBuf,
+        /// The kind.
+        kind: &'static str,
+        /// Version that this program reads.
+        expected: u32,
+        /// Version of the file.
+        found: u64,
         /// The command that writes such files.
         command: &'static str,
     },
@@ -212,6 +228,7 @@ impl Inputs {
             if !is_analysis(json) {
                 return Err(unknown("JSON of another kind"));
             }
+            check_analysis_version(path, json)?;
             self.analyses.push(ANALYSIS.parse(path, json)?);
         } else if keys.format.is_some() {
             return Err(unknown("a plan"));
@@ -278,6 +295,25 @@ fn is_analysis(json: &[u8]) -> bool {
         _kind: Kind,
     }
     serde_json::from_slice::<OnlyKind>(json).is_ok()
+}
+
+/// Refuses other versions first, since their keys differ. A missing version is reported with all other
+/// keys.
+fn check_analysis_version(path: &Path, json: &[u8]) -> Result<(), PageError> {
+    #[derive(Deserialize)]
+    struct OnlyVersion {
+        version: u64,
+    }
+    match serde_json::from_slice::<OnlyVersion>(json) {
+        Ok(OnlyVersion { version }) if version != u64::from(VERSION) => Err(PageError::Version {
+            path: path.into(),
+            kind: ANALYSIS.name,
+            expected: VERSION,
+            found: version,
+            command: ANALYSIS.command,
+        }),
+        _ => Ok(()),
+    }
 }
 
 fn other_format(magic: &[u8]) -> Option<&'static str> {

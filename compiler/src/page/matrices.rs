@@ -1,3 +1,5 @@
+use std::collections::BTreeMap;
+
 use htc_formats::bands::CodeLayout;
 use htc_formats::htz::{MatrixRecord, TensorEntry};
 use htc_formats::model::{ActivationPoint, MatrixId, Part, ProjectionKind, Role};
@@ -136,12 +138,17 @@ fn bits(bytes: u64, weights: u64) -> f64 {
 pub fn bits_per_weight(artifact: &ArtifactData, prefix: &str) -> Markup {
     let title = "Bits per weight by projection and layer";
     let mut heat = by_layer(artifact, title, "bits per weight", |layer, projection| {
-        let record = artifact.record(layer, projection)?;
-        Some(bits(record.bytes_after, record.parameters_before))
+        let records = || artifact.records_in(layer, projection);
+        records().next()?;
+        let bytes = total(records().map(|record| record.bytes_after));
+        Some(bits(
+            bytes,
+            total(records().map(|record| record.parameters_before)),
+        ))
     });
     heat.tips = cells(artifact, |layer, projection| {
-        let record = artifact.record(layer, projection);
-        record.map_or_else(String::new, |record| describe(artifact, record))
+        let records: Vec<_> = artifact.records_in(layer, projection).collect();
+        describe_all(artifact, &records)
     });
     let outside = artifact.plan.matrices.iter();
     let outside = outside.map(|record| describe(artifact, record));
@@ -170,19 +177,71 @@ fn describe(artifact: &ArtifactData, record: &MatrixRecord) -> String {
     format!("{text}, {}, {part} of the predicted divergence", own.form)
 }
 
+/// Describes a matrix, or those of all experts together.
+fn describe_all(artifact: &ArtifactData, records: &[&MatrixRecord]) -> String {
+    let (first, last) = match records {
+        [] => return String::new(),
+        [record] => return describe(artifact, record),
+        [first, .., last] => (first.id, last.id),
+    };
+    let size = total(records.iter().map(|record| record.bytes_after));
+    let weights = total(records.iter().map(|record| record.parameters_before));
+    let (bits, size) = (number(bits(size, weights)), bytes(size as f64));
+    let text = format!("{first} to {last}: {size}, {bits} bits");
+    let predicted = artifact.report.and_then(|r| r.foreseen.as_ref());
+    let Some(all) = predicted else {
+        return text;
+    };
+    let own = records.iter().filter_map(|record| all.matrix(record.id));
+    let own: f64 = own.map(|own| own.kl).sum();
+    let part = percent(own / all.kl().max(f64::MIN_POSITIVE));
+    format!("{text}, {part} of the predicted divergence")
+}
+
+/// Returns the mean; `None` of nothing.
+fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let (mut sum, mut count) = (0.0, 0_usize);
+    for value in values {
+        sum += value;
+        count += 1;
+    }
+    (count > 0).then(|| sum / count as f64)
+}
+
+/// Returns the mean of the values of each layer, by layer.
+fn means_by_layer(values: impl Iterator<Item = LayerValue>) -> impl Iterator<Item = Point> {
+    let mut layers: BTreeMap<usize, Vec<f64>> = BTreeMap::new();
+    for LayerValue { layer, value } in values {
+        layers.entry(layer).or_default().push(value);
+    }
+    let means = layers
+        .into_iter()
+        .filter_map(|(layer, values)| Some((layer, mean(values.into_iter())?)));
+    means.map(|(layer, mean)| Point::new(layer as f64, mean))
+}
+
+/// A value of a matrix of a layer.
+struct LayerValue {
+    layer: usize,
+    value: f64,
+}
+
 /// Draws a heat map for each projection, of layers by column groups, and one for each matrix of the
-/// vocabulary, of classes of tokens by column groups.
+/// vocabulary, of classes of tokens by column groups. Experts are averaged.
 fn bits_by_group(artifact: &ArtifactData) -> Vec<Chart> {
     let grouped: Vec<_> = artifact.tensors().iter().filter_map(grouped).collect();
     let mut maps: Vec<Heat> = Vec::new();
     for projection in artifact.projections() {
-        let layers = grouped
-            .iter()
-            .filter(|(matrix, ..)| matrix.projection() == Some(projection));
-        let rows = layers.map(|(matrix, _, layout)| {
-            let layer = matrix.layer().unwrap_or(0);
-            (layer.to_string(), mean_bits(layout))
+        let own = grouped.iter().filter(|(matrix, ..)| {
+            matrix.projection().map(ProjectionKind::dense) == Some(projection)
         });
+        let mut layers: BTreeMap<usize, Vec<Vec<f64>>> = BTreeMap::new();
+        for (matrix, _, layout) in own {
+            let of_layer = layers.entry(matrix.layer().unwrap_or(0)).or_default();
+            of_layer.push(mean_bits(layout));
+        }
+        let rows = layers.into_iter();
+        let rows = rows.map(|(layer, experts)| (layer.to_string(), mean_of_experts(&experts)));
         maps.extend(group_map(projection.name(), rows.collect()));
     }
     for (matrix, rows, layout) in grouped
@@ -233,6 +292,13 @@ fn mean_bits(layout: &CodeLayout) -> Vec<f64> {
     sums.into_iter().map(|sum| sum / all).collect()
 }
 
+/// Returns the mean of each column group.
+fn mean_of_experts(experts: &[Vec<f64>]) -> Vec<f64> {
+    let groups = experts.iter().map(Vec::len).max().unwrap_or(0);
+    let of_group = |group: usize| mean(experts.iter().filter_map(|bits| bits.get(group).copied()));
+    (0..groups).filter_map(of_group).collect()
+}
+
 fn group_map(name: &str, rows: Vec<(String, Vec<f64>)>) -> Option<Heat> {
     let groups = rows.iter().map(|(_, bits)| bits.len()).max()?;
     let columns = groups.min(MAX_GROUPS);
@@ -270,19 +336,28 @@ fn by_projection(
         .collect()
 }
 
+/// Returns what the caption of a figure says about experts.
+fn experts_note(artifact: &ArtifactData) -> &'static str {
+    let mut records = artifact.plan.projections.iter();
+    let is_of_expert = |record: &MatrixRecord| record.id.projection()?.expert();
+    if records.any(|record| is_of_expert(record).is_some()) {
+        " Mean of a layer’s experts."
+    } else {
+        ""
+    }
+}
+
 pub fn ranks(artifact: &ArtifactData, prefix: &str) -> Markup {
     let series = |projection: ProjectionKind, number| {
         let records = artifact.records_of(projection);
-        let mut ranks: Vec<_> = records
-            .filter_map(|s| Some((s.id.layer()?, s.rank?)))
-            .collect();
-        ranks.sort_unstable();
-        let points = ranks.into_iter();
-        let points = points.map(|(layer, rank)| Point::new(layer as f64, rank as f64));
-        Series::line(&projection.to_string(), number, points)
+        let ranks = records.filter_map(|s| {
+            let (layer, value) = (s.id.layer()?, s.rank? as f64);
+            Some(LayerValue { layer, value })
+        });
+        Series::line(projection.name(), number, means_by_layer(ranks))
     };
     let chart = |title: &str, inputs: [ActivationPoint; 2]| {
-        let series = by_projection(artifact, series, |of| inputs.contains(&of.dense().input()));
+        let series = by_projection(artifact, series, |of| inputs.contains(&of.input()));
         let x = Axis::new("layer", Kind::Whole);
         let mut xy = Xy::new(title, x, Axis::linear("rank"), series);
         // In the layers between, the projection is dense.
@@ -297,22 +372,27 @@ pub fn ranks(artifact: &ArtifactData, prefix: &str) -> Markup {
         chart("Rank in the feed-forward network", [Ffn, FfnHidden]),
     ];
     let caption = format!("{prefix}Rank of each factorised projection");
-    figure(&caption, &format!("Allocator: {allocator}."), charts)
+    let note = format!("Allocator: {allocator}.{}", experts_note(artifact));
+    figure(&caption, &note, charts)
 }
 
 /// Draws the errors of weights and of outputs by projection and layer.
 pub fn errors(artifact: &ArtifactData, prefix: &str) -> Markup {
     let outputs = |layer, projection| {
-        let mut measured = artifact.report?.treated.measured.iter();
-        let own = measured.find(|m| (m.layer, m.projection) == (layer, projection));
-        own?.output_error
+        let measured = artifact.report?.treated.measured.iter();
+        let own = measured.filter(|m| (m.layer, m.projection.dense()) == (layer, projection));
+        mean(own.filter_map(|m| m.output_error))
     };
-    let weights = |layer, projection| artifact.record(layer, projection)?.error;
+    let weights = |layer, projection| {
+        let records = artifact.records_in(layer, projection);
+        mean(records.filter_map(|record| record.error))
+    };
     let weights = by_layer(artifact, "", "‖W − Ŵ‖ / ‖W‖", weights);
     let outputs = by_layer(artifact, "", "error of the outputs", outputs);
+    let note = experts_note(artifact).trim_start();
     html! {
-        (figure(&format!("{prefix}Relative error of the weights by projection and layer"), "", [weights.draw()]))
-        (figure(&format!("{prefix}Relative error of the outputs on the calibration text"), "", [outputs.draw()]))
+        (figure(&format!("{prefix}Relative error of the weights by projection and layer"), note, [weights.draw()]))
+        (figure(&format!("{prefix}Relative error of the outputs on the calibration text"), note, [outputs.draw()]))
     }
 }
 
@@ -336,10 +416,16 @@ pub fn predicted_errors(artifact: &ArtifactData, prefix: &str) -> Markup {
 fn scatter(artifact: &ArtifactData, measured: &[&MeasuredProjection], of_outputs: bool) -> Chart {
     let point = |m: &&MeasuredProjection| {
         let error = if of_outputs { m.output_error? } else { m.error };
-        Some(Point::new(m.predicted?, error).named(format!("layer {}", m.layer)))
+        let name = match m.projection.expert() {
+            Some(expert) => format!("layer {}, expert {expert}", m.layer),
+            None => format!("layer {}", m.layer),
+        };
+        Some(Point::new(m.predicted?, error).named(name))
     };
     let series = |projection: ProjectionKind, number| {
-        let own = measured.iter().filter(|m| m.projection == projection);
+        let own = measured
+            .iter()
+            .filter(|m| m.projection.dense() == projection);
         Series::scatter(projection.name(), number, own.filter_map(point))
     };
     let side = if of_outputs { "outputs" } else { "weights" };
@@ -370,7 +456,11 @@ pub fn sinks(artifact: &ArtifactData, prefix: &str) -> Markup {
     let Some(treated) = artifact.report.map(|r| &r.treated) else {
         return html! {};
     };
-    let mut sets: Vec<_> = treated.sinks.iter().map(|s| &s.projections[..]).collect();
+    let dense = |sink: &SinkCoverage| -> Vec<ProjectionKind> {
+        let projections = sink.projections.iter();
+        projections.map(|projection| projection.dense()).collect()
+    };
+    let mut sets: Vec<_> = treated.sinks.iter().map(dense).collect();
     sets.sort_unstable();
     sets.dedup();
     type Quantity = (&'static str, fn(&SinkCoverage) -> f64);
@@ -382,11 +472,11 @@ pub fn sinks(artifact: &ArtifactData, prefix: &str) -> Markup {
     for projections in sets.into_iter().take(MAX_SETS) {
         let names: Vec<&str> = projections.iter().map(|s| s.name()).collect();
         for (quantity, value) in quantities {
-            let of_set = treated
-                .sinks
-                .iter()
-                .filter(|s| s.projections == projections);
-            let points = of_set.map(|s| Point::new(s.layer as f64, value(s)));
+            let of_set = treated.sinks.iter().filter(|s| dense(s) == projections);
+            let points = means_by_layer(of_set.map(|s| LayerValue {
+                layer: s.layer,
+                value: value(s),
+            }));
             let name = format!("{}: {quantity}", names.join(" "));
             series.push(Series::line(&name, series.len(), points));
         }
@@ -394,9 +484,10 @@ pub fn sinks(artifact: &ArtifactData, prefix: &str) -> Markup {
     let chart = over_layers("", Axis::linear("coverage"), series);
     let [least, most] = treated.sink_thresholds().map(number);
     let note = format!(
-        "Coverage without help. The direction was appended to {} of {} bases, which cover less of it than random ones of their ranks would ({least} to {most}).",
+        "Coverage without help. The direction was appended to {} of {} bases, which cover less of it than random ones of their ranks would ({least} to {most}).{}",
         treated.sinks.iter().filter(|s| s.appended).count(),
         treated.sinks.len(),
+        experts_note(artifact),
     );
     let exempt: Vec<Value> = treated.exempt.iter().map(|e| json!(e)).collect();
     let columns = ["layer", "projections", "channels"].map(|name| (name, name));

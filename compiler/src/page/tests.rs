@@ -1,5 +1,6 @@
 use std::path::Path;
 
+use htc_formats::model::ProjectionKind;
 use serde_json::{Value, json};
 
 use super::input::{Inputs, PageError};
@@ -116,6 +117,47 @@ fn everything_in_a_report_is_on_its_page() {
 }
 
 #[test]
+fn experts_of_a_layer_are_drawn_as_one() {
+    let mut report = report();
+    let experts = [
+        record("blk.0.ffn_gate.0", json!(0.1171875)),
+        record("blk.0.ffn_gate.1", json!(0.2734375)),
+        record("blk.1.ffn_gate.0", json!(0.5)),
+    ];
+    let records = report["plan"]["projections"].as_array_mut().unwrap();
+    records.extend(experts);
+    let measured = |expert: usize, output_error: f64| {
+        let projection = format!("expert_gate.{expert}");
+        json!({"layer": 0, "projection": projection, "error": 0.25, "output_error": output_error,
+            "predicted": 0.01, "norm": "output"})
+    };
+    let all = report["measured"].as_array_mut().unwrap();
+    all.extend([measured(0, 0.28125), measured(1, 0.34375)]);
+    let sink = |expert: usize, coverage: f64| {
+        json!({"layer": 0, "projections": [format!("expert_gate.{expert}")], "coverage": coverage,
+            "largest": 0.5, "random": 0.25, "appended": false})
+    };
+    let all = report["sinks"].as_array_mut().unwrap();
+    all.extend([sink(0, 0.53125), sink(1, 0.59375)]);
+    let inputs = read(&report).unwrap();
+    let data = super::data::PageData::new(&inputs);
+    let [artifact] = &data.artifacts[..] else {
+        panic!("{data:?}");
+    };
+    let kinds = artifact.projections();
+    assert_eq!(kinds, [ProjectionKind::Q, ProjectionKind::Gate]);
+    let counts = [0, 1].map(|layer| artifact.records_in(layer, ProjectionKind::Gate).count());
+    assert_eq!(counts, [2, 1]);
+    let text = page(&inputs).unwrap();
+    // The means of both experts.
+    for found in ["0.1953", "0.3125", "0.5625", "gate: norm of the projection"] {
+        assert!(text.contains(found), "{found} in {text}");
+    }
+    assert!(text.contains("blk.0.ffn_gate.0 to blk.0.ffn_gate.1"));
+    assert!(!text.contains("expert_gate"), "{text}");
+}
+
+#[test]
 fn drafts_that_learn_are_drawn_beside_those_that_do_not() {
     let point = |text: &str, windows: u64, acceptance: f64, overlap: Value| {
         json!({"text": text, "windows": windows, "acceptance": acceptance, "standard_error": 0.01,
@@ -228,6 +270,13 @@ fn files_are_recognised_by_what_is_in_them() {
         json!({"plan": 1, "artifact": 2}).to_string(),
         json!({"perplexity": 2.0, "tokens": 3, "context": 4}).to_string(),
     ];
+    for version in [1, 2, 4] {
+        let analysis = json!({"kind": "analysis", "version": version, "model": "m"});
+        let error = read(&analysis).unwrap_err();
+        assert!(matches!(error, PageError::Version { .. }), "{error}");
+        let said = format!("an analysis of another version, expected 3, found {version};");
+        assert!(error.to_string().contains(&said), "{error}");
+    }
     for text in damaged {
         let error = read_text(&text).unwrap_err();
         assert!(

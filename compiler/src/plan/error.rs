@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use htc_formats::DType;
+use htc_formats::htz::MAX_MANIFEST_BYTES;
 use htc_formats::model::ProjectionKind;
 use thiserror::Error;
 
@@ -272,6 +273,14 @@ pub enum PlanError {
         bytes: u64,
         /// Bytes of the cache that they may fill.
         limit: u64,
+    },
+    /// The model has too many matrices for one artifact.
+    #[error(
+        "the manifest of the artifact would have {found} bytes, expected at most {MAX_MANIFEST_BYTES}; the model has too many matrices, choose a smaller one"
+    )]
+    ManifestTooLarge {
+        /// Bytes needed.
+        found: u64,
     },
     /// The computed plan does not fit the model: an internal error.
     #[error("the plan that was made does not fit the model: {}; report this, or give a plan with `plan`", .0.as_deref().unwrap_or("unknown"))]

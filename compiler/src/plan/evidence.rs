@@ -17,6 +17,8 @@ pub struct Evidence {
     pub whitened: Option<Vec<Vec<f64>>>,
     /// Contribution of each layer's branches to the residual stream.
     pub branches: Option<Vec<BranchShares>>,
+    /// Share of the positions that each unit reads, for experts never 0; 1 without experts.
+    pub reads: Option<Vec<f64>>,
     /// Variance of the residual stream in each layer, `σ²_ℓ = E‖h_ℓ − h̄_ℓ‖² / d`.
     pub variance: Option<Vec<f64>>,
     /// L2 cache size of the target in bytes; [`super::gpu::find_by_name`] knows common GPUs.

@@ -498,7 +498,7 @@ impl Plan {
     pub fn ratio(&self) -> f64 {
         let selected = |unit: &&UnitPlan| {
             let mut projections = unit.members.iter().filter_map(UnitMatrix::projection);
-            projections.any(|projection| self.request.projections.contains(&projection))
+            projections.any(|projection| self.request.projections.contains(&projection.dense()))
         };
         let units = || self.units.iter().filter(selected);
         let before: u64 = units().map(UnitPlan::parameters_before).sum();

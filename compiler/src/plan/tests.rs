@@ -1,5 +1,6 @@
 mod check;
 mod dense;
+mod experts;
 mod types;
 
 use super::kind::projection_groups;

@@ -70,7 +70,7 @@ impl Unit {
 
 fn reads_stream(members: &[UnitMatrix]) -> bool {
     let projection = members.first().and_then(UnitMatrix::projection);
-    projection.is_some_and(|projection| projection.group().is_some())
+    projection.is_some_and(|projection| projection.input().reads_stream())
 }
 
 /// Returns the activations that a matrix reads.

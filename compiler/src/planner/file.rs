@@ -1,6 +1,6 @@
 //! Sizes of files with a plan, and plans that fill a size.
 
-use htc_formats::htz::{Digest, HtzWriter, Section};
+use htc_formats::htz::{Digest, HtzError, HtzWriter, Section};
 use htc_formats::source::ModelFile;
 
 use crate::calibrate::Calibration;
@@ -57,7 +57,10 @@ impl ArtifactParts<'_> {
         // The plan must not depend on tuning.
         let draft = layout::reserve_tuning(draft, measured);
         let length = HtzWriter::predict_length(draft, self.sections);
-        length.map_err(|error| PlanError::Inconsistent(Some(error.to_string())))
+        length.map_err(|error| match error {
+            HtzError::ManifestTooLarge { found } => PlanError::ManifestTooLarge { found },
+            other => PlanError::Inconsistent(Some(other.to_string())),
+        })
     }
 
     pub(super) fn unchanged_plan(&self, request: &PlanRequest) -> Result<Plan, PlanError> {

@@ -380,12 +380,12 @@ fn add_intermediate(
 ) {
     let mut taken_before = 0;
     for part in 1..=INTERMEDIATE_STEPS {
-        let room = every * part / INTERMEDIATE_STEPS;
+        let budget = every * part / INTERMEDIATE_STEPS;
         let (mut codes, mut loss, mut taken) = (codes.to_vec(), loss, 0);
         for step in behind {
             let hull = &classes[step.class].0;
             let code = &mut codes[step.class][step.band];
-            if taken + step.bytes <= room && *code == hull[step.from].code {
+            if taken + step.bytes <= budget && *code == hull[step.from].code {
                 *code = hull[step.from + 1].code;
                 loss -= step.gain;
                 taken += step.bytes;

@@ -3,6 +3,7 @@
 mod bands;
 pub(crate) mod bound;
 pub mod curves;
+mod experts;
 mod rank;
 mod sample;
 
@@ -73,6 +74,11 @@ pub fn measure(
             .unzip();
         evidence.branches = Some(branches);
         evidence.variance = Some(variance);
+        let reads = measured
+            .units
+            .iter()
+            .map(|unit| experts::read_share(unit, &calibration.layers));
+        evidence.reads = Some(reads.collect());
     }
     let calibrated = measured.calibration.is_some();
     if request.method == Method::Quantise {

@@ -248,13 +248,8 @@ impl<'a> ModelTreatment<'a> {
         place: CalibratedInput,
         weights: &[Weight<'_>],
     ) -> Result<Vec<usize>, FactoriseError> {
-        let reads_stream = matches!(
-            place,
-            CalibratedInput::Site {
-                site: ActivationPoint::Attention | ActivationPoint::Ffn,
-                ..
-            }
-        );
+        let reads_stream =
+            matches!(place, CalibratedInput::Site { site, .. } if site.reads_stream());
         match (self.treatment.sink, self.calibration) {
             (SinkProtection::Channels(count), Some(calibration)) if reads_stream => {
                 largest_moments(&self.moment(calibration, place).diagonal(), count)
@@ -347,7 +342,13 @@ impl<'a> ModelTreatment<'a> {
 }
 
 fn is_wide(place: CalibratedInput) -> bool {
-    matches!(place, CalibratedInput::Site { site, .. } if site == ActivationPoint::FfnHidden)
+    let CalibratedInput::Site { site, .. } = place else {
+        return false;
+    };
+    matches!(
+        site,
+        ActivationPoint::FfnHidden | ActivationPoint::ExpertHidden(_)
+    )
 }
 
 fn cache_entry<T>(kept: &InputCache<T>, place: CalibratedInput) -> CacheEntry<T> {

@@ -134,6 +134,12 @@ pub enum Naming {
     HuggingFace,
 }
 
+/// Returns true if the layers of an architecture have or lack a sliding window by a pattern.
+pub fn has_window_pattern(name: &str) -> bool {
+    let mut named = SUPPORTED.iter().filter(|a| a.name == name);
+    named.any(|a| matches!(a.traits.sliding, rules::Sliding::AllBut { .. }))
+}
+
 /// Checks the number of layers against [`limits`] before allocating per layer.
 fn check_layers(found: usize) -> Result<usize, HyperError> {
     let limit = limits::MAX_LAYERS;

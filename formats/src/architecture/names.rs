@@ -22,7 +22,7 @@ pub(super) fn architecture(hyper: &HyperParameters) -> Result<&'static Architect
 /// Returns all tensors that a model may have, in the order of execution.
 ///
 /// # Errors
-/// [`BindError::Architecture`].
+/// [`BindError::Architecture`](super::BindError::Architecture).
 pub fn tensor_names(hyper: &HyperParameters, naming: Naming) -> Result<Vec<NamedTensor>> {
     Ok(architecture(hyper)?.tensor_names(hyper.layers, hyper.experts(), naming))
 }

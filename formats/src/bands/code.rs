@@ -165,7 +165,7 @@ impl FromStr for Code {
         let unknown = || CodecError::UnknownCode {
             found: escape_truncated(text),
         };
-        for kind in [CodeKind::Codebook, CodeKind::Trellis] {
+        for kind in CodeKind::ALL {
             if let Some(bits) = text.strip_prefix(kind.name()) {
                 return Code::new(kind, parse_canonical_number(bits).ok_or_else(unknown)?);
             }
@@ -351,7 +351,7 @@ impl Codes {
     /// Returns the end of the row scales: one per row for each kind present, padded to whole row
     /// groups.
     fn rows_end(&self, rows: usize) -> u64 {
-        let kinds = [CodeKind::Codebook, CodeKind::Trellis].into_iter();
+        let kinds = CodeKind::ALL.into_iter();
         let kinds = kinds.filter(|&kind| self.contains_kind(kind)).count() as u64;
         row_scale_bytes(rows).saturating_mul(kinds)
     }

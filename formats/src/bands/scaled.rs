@@ -39,7 +39,7 @@ impl CodeLayout {
 
 impl Codes {
     fn scale_rows(&self, bytes: &mut [u8], factors: &[f32]) -> Result<(), CodecError> {
-        for kind in [CodeKind::Codebook, CodeKind::Trellis] {
+        for kind in CodeKind::ALL {
             let Some(first) = self.row_scales_offset(factors.len(), kind) else {
                 continue;
             };

@@ -76,7 +76,7 @@ impl<'a> ColumnGroups<'a> {
                 })
             }
         };
-        for kind in [CodeKind::Codebook, CodeKind::Trellis] {
+        for kind in CodeKind::ALL {
             for row in 0..self.rows {
                 finite("row", row, self.row_scale(kind, row))?;
             }

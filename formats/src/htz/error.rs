@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::{Digest, FORMAT_MAJOR};
+use super::{Digest, FORMAT_MAJOR, MAX_MANIFEST_BYTES};
 use crate::map::MapError;
 use crate::model::HyperError;
 use crate::vocab::VocabularyError;
@@ -236,6 +236,15 @@ pub enum HtzError {
         expected: String,
         /// Tensor written.
         found: String,
+    },
+    /// The model has too many matrices for one artifact.
+    #[error(
+        "the manifest would have {found} bytes, expected at most {MAX_MANIFEST_BYTES}; the model has \
+         too many matrices for an artifact, compile it without its source or a smaller one"
+    )]
+    ManifestTooLarge {
+        /// Bytes needed.
+        found: u64,
     },
     /// The final manifest exceeds its reserved space.
     #[error(

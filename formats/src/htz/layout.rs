@@ -18,8 +18,13 @@ pub const HEADER_BYTES: usize = 128;
 /// Alignment of tensors and sections in bytes.
 pub const ALIGNMENT: u64 = 256;
 
-/// Maximum size of a manifest.
-pub const MAX_MANIFEST_BYTES: u64 = 16 << 20;
+/// Maximum size of a manifest: 256 MiB. 32,768 experts are 98,304 matrices, which leaves 2,730 bytes
+/// for each. Entry, record and spectrum of a matrix take about 700 bytes, every further tensor of it
+/// (of factors or a refinement) 280, and its source 550 if that is stored too.
+pub const MAX_MANIFEST_BYTES: u64 = 256 << 20;
+
+/// Maximum size of a manifest of format 1: 16 MiB.
+pub const MAX_MANIFEST_1_BYTES: u64 = 16 << 20;
 
 /// Maximum size of a section after decoding.
 pub const MAX_SECTION_BYTES: u64 = 256 << 20;
@@ -117,8 +122,12 @@ impl Header {
             return refuse("reserved byte", "0".to_owned(), byte.into());
         }
         let manifest_length = header.manifest_length;
-        if manifest_length > MAX_MANIFEST_BYTES {
-            let expected = format!("at most {MAX_MANIFEST_BYTES}");
+        let limit = match major {
+            1 => MAX_MANIFEST_1_BYTES,
+            _ => MAX_MANIFEST_BYTES,
+        };
+        if manifest_length > limit {
+            let expected = format!("at most {limit}");
             return refuse("length of the manifest", expected, manifest_length);
         }
         if !header.data_offset().is_multiple_of(ALIGNMENT) {

@@ -3,7 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 use super::quality::LONGEST_NUMBER;
-use super::{ActiveFractionPoint, Digest, GeometryRecord, QualityRecord, SourceRecord};
+use super::{
+    ActiveFractionPoint, Digest, GeometryRecord, QualityRecord, SourceRecord, bounded_json,
+};
 use crate::DType;
 use crate::bands::CodeLayout;
 use crate::model::{Form, HyperParameters, InputGroup, MatrixId, Role};
@@ -215,7 +217,11 @@ pub struct AllocationRecord {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rank_cap: Option<u64>,
     /// Remarks on the plan as a whole.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(
+        default,
+        skip_serializing_if = "Vec::is_empty",
+        deserialize_with = "bounded_json::texts"
+    )]
     pub notes: Vec<String>,
 }
 

@@ -1,5 +1,6 @@
 #![doc = include_str!("../../SPEC.md")]
 
+mod bounded_json;
 mod check;
 mod dial;
 mod digest;
@@ -25,8 +26,9 @@ pub use error::HtzError;
 pub use geometry::{DepthSinkOrigin, DepthSinkRecord, GeometryRecord, SpectrumRecord};
 pub use kernel_code::{CodeFormat, CodeImage, GpuArchitecture, KernelCode, KernelCodeError};
 pub use layout::{
-    ALIGNMENT, FORMAT_MAJOR, FORMAT_MINOR, HEADER_BYTES, KERNELS, MAGIC, MAX_MANIFEST_BYTES,
-    MAX_SECTION_BYTES, MAX_SECTION_EXPANSION, TOKENIZER, UNBOUNDED_EXPANSION_BYTES,
+    ALIGNMENT, FORMAT_MAJOR, FORMAT_MINOR, HEADER_BYTES, KERNELS, MAGIC, MAX_MANIFEST_1_BYTES,
+    MAX_MANIFEST_BYTES, MAX_SECTION_BYTES, MAX_SECTION_EXPANSION, TOKENIZER,
+    UNBOUNDED_EXPANSION_BYTES,
 };
 pub use manifest::{
     AllocationRecord, BasisRecord, Budget, CalibrationRecord, Encoding, Manifest, MatrixRecord,

@@ -6,8 +6,8 @@ use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
-use super::{Digest, HtzError};
-use crate::limits::MAX_CONTEXT;
+use super::{Digest, HtzError, bounded_json};
+use crate::limits::{MAX_CONTEXT, MAX_VALUES_OF_QUALITY};
 
 /// Has the longest decimal form of all finite non-negative numbers.
 pub(super) const LONGEST_NUMBER: f64 = 2.225_073_858_507_201_4e-308;
@@ -183,8 +183,10 @@ fn quality_error(property: impl Display, expected: impl Display, found: impl Dis
 /// Field by field, so that errors name the field.
 impl<'de> Deserialize<'de> for QualityRecord {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let named = |error| D::Error::custom(format!("quality: {error}"));
-        let json = Map::deserialize(deserializer).map_err(named)?;
+        let named = |error: &dyn Display| D::Error::custom(format!("quality: {error}"));
+        let json = bounded_json::deserialize(deserializer, MAX_VALUES_OF_QUALITY)
+            .map_err(|error| named(&error))?;
+        let json = Map::deserialize(json).map_err(|error| named(&error))?;
         let fields = JsonFields {
             name: "quality".to_owned(),
             json: &json,

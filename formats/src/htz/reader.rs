@@ -8,10 +8,12 @@ use serde::Deserialize;
 
 use super::layout::{Header, KERNELS, TOKENIZER};
 use super::{
-    Digest, HtzError, KernelCode, Manifest, SectionEntry, TensorEntry, check, features, section,
-    version_1,
+    Digest, HtzError, KernelCode, Manifest, SectionEntry, TensorEntry, bounded_json, check,
+    features, section, version_1,
 };
+use crate::bands::GROUP_COLS;
 use crate::escape::escape_truncated;
+use crate::limits::MAX_WIDTH;
 use crate::map::MappedFile;
 use crate::vocab::{Vocabulary, VocabularyError};
 
@@ -65,7 +67,7 @@ impl<B: Deref<Target: Deref<Target = [u8]>>> Htz<B> {
             let expected = header.manifest_sha256;
             return Err(HtzError::ManifestDigest { expected, found });
         }
-        let manifest = parse_manifest(text, (header.major, header.minor))?;
+        let manifest = parse_manifest(text, (header.major, header.minor), file.len())?;
         check::check_contents(&manifest)?;
         let end = check::check_layout(&manifest, header.data_offset())?;
         if end != header.file_length {
@@ -244,11 +246,24 @@ pub struct VerifiedItem<'a> {
     pub error: Option<&'a HtzError>,
 }
 
-fn parse_manifest(text: &[u8], format: (u16, u16)) -> Result<Manifest, HtzError> {
+/// Parses a manifest of a file of `file_bytes`, which bounds the column groups that it describes:
+/// a short text can stand for many, and each has a byte at least.
+fn parse_manifest(
+    text: &[u8],
+    format: (u16, u16),
+    file_bytes: usize,
+) -> Result<Manifest, HtzError> {
     #[derive(Deserialize)]
     struct Requirements {
+        #[serde(deserialize_with = "bounded_json::texts")]
         requires: Vec<String>,
         sections: Vec<Section>,
+        tensors: Vec<Tensor>,
+    }
+    #[derive(Deserialize)]
+    struct Tensor {
+        #[serde(default)]
+        codes: Option<String>,
     }
     #[derive(Deserialize)]
     struct Section {
@@ -269,9 +284,29 @@ fn parse_manifest(text: &[u8], format: (u16, u16)) -> Result<Manifest, HtzError>
     let needs: Requirements = serde_json::from_str(text).map_err(|error| syntax(&error))?;
     let sections = needs.sections.iter().map(|s| (s.name.as_str(), s.required));
     features::check_requirements(&needs.requires, sections, format)?;
+    let codes = needs.tensors.iter().filter_map(|t| t.codes.as_deref());
+    let groups = codes
+        .map(count_column_groups)
+        .fold(0, usize::saturating_add);
+    if groups > file_bytes {
+        return Err(syntax(&format!(
+            "its codes describe {groups} column groups, and the file has {file_bytes} bytes"
+        )));
+    }
     let manifest = match format {
         (1, _) => version_1::parse_manifest(text),
         _ => serde_json::from_str(text),
     };
     manifest.map_err(|error| syntax(&error))
+}
+
+/// Returns the number of column groups in the runs of a text of codes, without expanding them.
+/// Runs that are longer than any row are left to the parser of codes, which refuses them.
+fn count_column_groups(codes: &str) -> usize {
+    let counts = codes.split('x').skip(1).filter_map(|run| {
+        let digits = run.find(|c: char| !c.is_ascii_digit()).unwrap_or(run.len());
+        let count = run[..digits].parse().ok()?;
+        (count <= MAX_WIDTH / GROUP_COLS).then_some(count)
+    });
+    counts.fold(0, usize::saturating_add)
 }

@@ -108,8 +108,8 @@ pub(super) fn decode(entry: &SectionEntry, bytes: &[u8]) -> Result<Vec<u8>, HtzE
             let mut rest = bytes;
             let mut data = Vec::new();
             // A growing buffer exists twice for a moment.
-            let room = usize::try_from(entry.decoded_length.saturating_add(1));
-            data.try_reserve_exact(room.unwrap_or(usize::MAX))
+            let length = usize::try_from(entry.decoded_length.saturating_add(1));
+            data.try_reserve_exact(length.unwrap_or(usize::MAX))
                 .map_err(|error| broken(std::io::Error::other(error)))?;
             // One byte more than stated suffices to detect a wrong length.
             let mut decoder = zstd::stream::read::Decoder::with_buffer(&mut rest)

@@ -8,8 +8,9 @@ use serde::Deserialize;
 use serde::de::Error as _;
 use serde_json::{Error, Value};
 
-use super::Manifest;
 use super::sealed::SECTION_PREFIX;
+use super::{Manifest, bounded_json};
+use crate::limits::MAX_VALUES_OF_MANIFEST_1;
 use crate::model::{
     BLOCK_KV, BlockRole, HyperParameters, InputGroup, MatrixId, Part, ProjectionKind, Role,
     parse_index,
@@ -40,7 +41,7 @@ pub(super) fn parse_manifest(text: &str) -> Result<Manifest, Error> {
     struct Hyper {
         hyper: HyperParameters,
     }
-    let mut json: Value = serde_json::from_str(text)?;
+    let mut json = bounded_json::parse(text, MAX_VALUES_OF_MANIFEST_1)?;
     translate(&mut json)?;
     let mut manifest: Manifest = serde_json::from_value(json)?;
     // A `Value` rounds numbers to float64 before they are rounded to float32.

@@ -462,15 +462,11 @@ fn manifest_space(
         }
     }
     let needed = HEADER_BYTES as u64 + to_json(&longest)?.len() as u64;
-    let room = needed.next_multiple_of(ALIGNMENT) - HEADER_BYTES as u64;
-    if room > MAX_MANIFEST_BYTES {
-        return Err(HtzError::Header {
-            field: "manifest length",
-            expected: format!("at most {MAX_MANIFEST_BYTES}"),
-            found: room,
-        });
+    let length = needed.next_multiple_of(ALIGNMENT) - HEADER_BYTES as u64;
+    if length > MAX_MANIFEST_BYTES {
+        return Err(HtzError::ManifestTooLarge { found: length });
     }
-    Ok(room)
+    Ok(length)
 }
 
 pub(super) fn encode_head(manifest: &Manifest, mut header: Header) -> Result<Vec<u8>, HtzError> {

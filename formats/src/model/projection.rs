@@ -289,16 +289,6 @@ impl ActivationPoint {
             ActivationPoint::Attention | ActivationPoint::Ffn | ActivationPoint::ExpertInput(_)
         )
     }
-
-    /// Returns the index of the expert that reads it, if only one does.
-    pub const fn expert(self) -> Option<u16> {
-        match self {
-            ActivationPoint::ExpertInput(expert) | ActivationPoint::ExpertHidden(expert) => {
-                Some(expert)
-            }
-            _ => None,
-        }
-    }
 }
 
 /// Projections that share their input and may share a basis.

@@ -262,13 +262,13 @@ pub enum VocabularyError {
         /// Text of the result.
         text: String,
     },
-    /// A special token longer than [`MAX_SPECIAL_TOKEN_BYTES`].
+    /// A special token longer than [`MAX_SPECIAL_TOKEN_BYTES`](limits::MAX_SPECIAL_TOKEN_BYTES).
     #[error(
         "a special token has {bytes} bytes of text, expected at most {}; mark it as normal",
         limits::MAX_SPECIAL_TOKEN_BYTES
     )]
     SpecialTokenTooLong { bytes: usize },
-    /// More text in special tokens than [`MAX_SPECIAL_BYTES`].
+    /// More text in special tokens than [`MAX_SPECIAL_BYTES`](limits::MAX_SPECIAL_BYTES).
     #[error(
         "the special tokens have {bytes} bytes of text, expected at most {}; mark those that need not stay whole as normal",
         limits::MAX_SPECIAL_BYTES

@@ -14,7 +14,7 @@ pub enum DeviceError {
     Unavailable(DeviceUnavailable),
     /// Not enough device memory for an allocation.
     #[error(
-        "the device has no room for {needed} bytes more: {free} of {total} are free; use a smaller model or fewer positions, or the processor"
+        "out of device memory: need {needed} more bytes, {free} of {total} are free; use a smaller model or fewer positions, or the processor"
     )]
     OutOfMemory {
         /// Requested bytes.

@@ -20,7 +20,7 @@ unsafe extern "C" {
         argument_bytes: usize,
         seed: u64,
         error: *mut c_char,
-        room: usize,
+        capacity: usize,
     ) -> c_int;
     fn htc_emulate_allocate(bytes: usize) -> *mut c_void;
     fn htc_emulate_whole(memory: *const c_void, bytes: usize) -> c_int;

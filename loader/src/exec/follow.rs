@@ -24,7 +24,7 @@ impl<B: Backend> Session<B> {
     /// [`follow`](Session::follow), between the model's minimum and `most`.
     ///
     /// # Errors
-    /// [`ExecError::FractionBelow`] if `most` is below the model's minimum.
+    /// [`ExecError::FractionBelow`](crate::ExecError::FractionBelow) if `most` is below the model's minimum.
     pub fn follow_with(&mut self, follow: Arc<SharedFraction>, most: ActiveFraction) -> Result<()> {
         self.set_fraction(most)?;
         let dial = self.runner.model.dial();
@@ -43,7 +43,7 @@ impl<B: Backend> Session<B> {
     /// [`follow_with`](Session::follow_with).
     ///
     /// # Errors
-    /// [`ExecError::Fraction`] for an invalid number, which followers of this crate never give.
+    /// [`ExecError::Fraction`](crate::ExecError::Fraction) for an invalid number, which followers of this crate never give.
     pub fn follow(&mut self) -> Result<()> {
         let Some(followed) = &mut self.followed else {
             return Ok(());

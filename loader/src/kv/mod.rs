@@ -91,13 +91,13 @@ pub trait Kv: Send {
     /// unused by compression and eviction.
     ///
     /// # Errors
-    /// [`ExecError`] if memory runs out.
+    /// [`ExecError`](crate::ExecError) if memory runs out.
     fn reserve(&mut self, backend: &mut Self::Backend, n: usize) -> Result<()>;
 
     /// Returns a copy of the cache with the same positions.
     ///
     /// # Errors
-    /// [`ExecError`] if memory runs out.
+    /// [`ExecError`](crate::ExecError) if memory runs out.
     fn copied(&self, backend: &mut Self::Backend) -> Result<Self>
     where
         Self: Sized;
@@ -107,7 +107,7 @@ pub trait Kv: Send {
     /// layers are written.
     ///
     /// # Errors
-    /// [`ExecError::KvRange`] for a number outside the range of the KV type; the stored positions
+    /// [`ExecError::KvRange`](crate::ExecError::KvRange) for a number outside the range of the KV type; the stored positions
     /// are unchanged.
     fn append(
         &mut self,
@@ -122,7 +122,7 @@ pub trait Kv: Send {
     /// `turns [kv_heads, rank, rank]` of keys and of values; `None` if it has none.
     ///
     /// # Errors
-    /// [`ExecError::KvRange`] for a coordinate outside float16's range; nothing has changed then.
+    /// [`ExecError::KvRange`](crate::ExecError::KvRange) for a coordinate outside float16's range; nothing has changed then.
     fn set_bases(
         &mut self,
         backend: &mut Self::Backend,
@@ -136,7 +136,7 @@ pub trait Kv: Send {
     /// [`KvLayout::compress`](KvLayout::compress).
     ///
     /// # Errors
-    /// [`ExecError::KvRange`] for a coordinate outside float16's range; nothing has changed then.
+    /// [`ExecError::KvRange`](crate::ExecError::KvRange) for a coordinate outside float16's range; nothing has changed then.
     fn compress(
         &mut self,
         backend: &mut Self::Backend,
@@ -148,7 +148,7 @@ pub trait Kv: Send {
     /// Returns keys and values of full rows of a layer, `[kv_heads, rows, head_size]` each.
     ///
     /// # Errors
-    /// [`ExecError`] of the device.
+    /// [`ExecError`](crate::ExecError) of the device.
     fn full_rows(
         &self,
         backend: &mut Self::Backend,
@@ -160,7 +160,7 @@ pub trait Kv: Send {
     /// [`KvLayout::evict`](KvLayout::evict).
     ///
     /// # Errors
-    /// [`ExecError`] of the device.
+    /// [`ExecError`](crate::ExecError) of the device.
     fn keep(&mut self, backend: &mut Self::Backend, layer: usize, kept: &KeptRows) -> Result<()>;
 
     /// Returns the positions of the sequence, including evicted ones.

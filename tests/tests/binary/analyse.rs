@@ -58,7 +58,7 @@ fn without_calibration_only_spectra_are_reported() {
     assert!(
         outcome
             .text()
-            .starts_with("{\n  \"kind\": \"analysis\",\n  \"version\": 2,")
+            .starts_with("{\n  \"kind\": \"analysis\",\n  \"version\": 3,")
     );
     let analysis = outcome.json();
     assert_eq!(text(&analysis, "/model"), "model.gguf");

@@ -29,7 +29,7 @@ fn tiny() -> TinyModel {
 fn plan_of_forms(head: &str) -> String {
     format!(
         r#"{{
-  "format": "htc-plan", "version": 1, "method": "gp", "factor_type": "f32",
+  "format": "htc-plan", "version": 2, "method": "gp", "factor_type": "f32",
   "embedding": {{"form": "dense", "types": {{"weight": "bf16"}}}},
   "head": {head},
   "units": [
@@ -140,7 +140,7 @@ fn residual_is_optimal_for_its_rank() {
     let unit = |form: &str| {
         let units = format!("{{\"layer\": 0, \"projections\": [\"up\"], {form}}}");
         format!(
-            "{{\"format\": \"htc-plan\", \"version\": 1, \"method\": \"gp\", \"factor_type\": \"f32\", \
+            "{{\"format\": \"htc-plan\", \"version\": 2, \"method\": \"gp\", \"factor_type\": \"f32\", \
              \"units\": [{units}]}}"
         )
     };
@@ -186,7 +186,7 @@ fn codes_of_every_table_version_run() {
         ("2:t4x6", true, "trellis4"),
     ] {
         let plan = format!(
-            r#"{{"format": "htc-plan", "version": 1, "method": "gp", "factor_type": "f32", "units": [
+            r#"{{"format": "htc-plan", "version": 2, "method": "gp", "factor_type": "f32", "units": [
               {{"layer": 0, "projections": ["down"], "form": "dense", "types": {{"weight": "{codes}"}}}}]}}"#
         );
         let plan = scratch.file("plan.json", plan);
@@ -246,7 +246,7 @@ fn demo_model_in_short_types_stays_close_to_its_source() {
             .collect();
         let head = if tied { "" } else { head };
         format!(
-            r#"{{"format": "htc-plan", "version": 1, "method": "gp", "factor_type": "q8_0",
+            r#"{{"format": "htc-plan", "version": 2, "method": "gp", "factor_type": "q8_0",
              "embedding": {{"form": "dense", "types": {{"weight": "q8_0"}}}}, {head} "units": [{}]}}"#,
             units.join(", ")
         )

@@ -195,11 +195,11 @@ fn whole_compilation_runs_on_the_device() {
     assert!(said.contains(told), "{said}");
     with("cuda", "100000").assert_refused(
         1,
-        &["--device: the device has no room for ", "100000 are free"],
+        &["--device: out of device memory: need ", "100000 are free"],
     );
     let said = with("auto", "100000").assert_ok().stderr;
     assert!(
-        said.contains("on the processor: the device has no room for "),
+        said.contains("on the processor: out of device memory: need "),
         "{said}"
     );
 }

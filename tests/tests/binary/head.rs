@@ -34,7 +34,7 @@ fn untied() -> Vec<u8> {
 
 fn plan(scratch: &Scratch, said: &str) -> PathBuf {
     let said = format!(
-        "{{\"format\": \"htc-plan\", \"version\": 1, \"method\": \"gp\", \"factor_type\": \"f16\", {said}, \"units\": []}}"
+        "{{\"format\": \"htc-plan\", \"version\": 2, \"method\": \"gp\", \"factor_type\": \"f16\", {said}, \"units\": []}}"
     );
     scratch.file("plan.json", said)
 }

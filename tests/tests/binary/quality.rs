@@ -102,7 +102,7 @@ fn artifact_records_quality_on_the_test_split() {
     }
     let found = htc!["inspect", &path, "--json"].run().json();
     assert_eq!(found["quality"], serde_json::to_value(&quality).unwrap());
-    assert_eq!(found["version"], "1.5");
+    assert_eq!(found["version"], "2.0");
     let page = scratch.path("page.html");
     htc!["report", &path, "-o", &page].run().assert_ok();
     let page = fs::read_to_string(&page).unwrap();
@@ -146,7 +146,7 @@ fn artifact_without_text_has_no_quality() {
     let (path, _) = super::compile(&scratch, &model, "out.htz", &["--rank", "8"]);
     let artifact = Artifact::open(&path);
     assert_eq!(artifact.manifest.quality, None);
-    assert_eq!(artifact.bytes[10], 3, "the minor version");
+    assert_eq!(artifact.bytes[8..12], [2, 0, 0, 0], "format 2.0");
     let manifest = &artifact.bytes[artifact.manifest_range()];
     assert!(
         !htc!["inspect", &path]
@@ -285,11 +285,11 @@ fn invalid_quality_is_refused_by_field() {
             serde_json::from_slice(&artifact.bytes[artifact.manifest_range()]).unwrap();
         *manifest.pointer_mut(place).unwrap() = value;
         let mut bytes = artifact.bytes.clone();
-        let room = &mut bytes[artifact.manifest_range()];
+        let stored = &mut bytes[artifact.manifest_range()];
         let text = manifest.to_string();
-        room.fill(b' ');
-        room[..text.len()].copy_from_slice(text.as_bytes());
-        let digest = Digest::of_bytes(room);
+        stored.fill(b' ');
+        stored[..text.len()].copy_from_slice(text.as_bytes());
+        let digest = Digest::of_bytes(stored);
         bytes[40..72].copy_from_slice(&digest.0);
         let digest = Digest::of_bytes(&bytes[..96]);
         bytes[96..HEADER_BYTES].copy_from_slice(&digest.0);

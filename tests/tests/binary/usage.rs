@@ -1,8 +1,8 @@
 use htc_tests::{Scratch, TinyModel, htc};
 
-const COMMANDS: [&str; 12] = [
+const COMMANDS: [&str; 13] = [
     "compile", "plan", "analyse", "eval", "bench", "run", "export", "inspect", "verify",
-    "tokenize", "schema", "clean",
+    "tokenize", "schema", "clean", "report",
 ];
 
 const CALIBRATION: &str = "--calibration --calibration-tokens --context --cache \

@@ -48,7 +48,7 @@ impl CodedTile {
     /// # Errors
     /// [`CodecError::Scale`] for a row scale that exceeds f16.
     pub fn pack(&self, strip: usize, packer: &mut ColumnGroupWriter) -> Result<(), CodecError> {
-        for (kind, scales) in KINDS.into_iter().zip(&self.row_scales) {
+        for (kind, scales) in CodeKind::ALL.into_iter().zip(&self.row_scales) {
             for (r, &scale) in scales.iter().enumerate() {
                 packer.set_row_scale(kind, strip * TILE_ROWS + r, scale)?;
             }
@@ -76,6 +76,3 @@ fn extend_each<T, const N: usize>(lists: &mut [Vec<T>; N], more: [Vec<T>; N]) {
     let lists = lists.iter_mut().zip(more);
     lists.for_each(|(list, more)| list.extend(more));
 }
-
-/// Kinds of codes in the order of [`CodedTile::row_scales`].
-pub(super) const KINDS: [CodeKind; 2] = [CodeKind::Codebook, CodeKind::Trellis];

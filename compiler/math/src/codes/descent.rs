@@ -3,7 +3,6 @@
 use htc_formats::bands::{CODEBOOK_UNIT, CodeKind, Codes, GROUP_COLS, QUAD, QUADS_PER_GROUP};
 
 use super::CodebookEncoder;
-use super::coded::KINDS;
 use super::groups::refit_scale;
 use super::strip::{TileState, divide_or_zero, round_to_f16};
 use crate::{ErrorFeedback, FactoriseError, product_of_rows};
@@ -68,7 +67,7 @@ impl TileState {
             let values = values.iter().zip(mask.iter().cycle());
             values.map(|(&v, &of)| if of { v } else { 0.0 }).collect()
         };
-        let parts = KINDS.map(|kind| {
+        let parts = CodeKind::ALL.map(|kind| {
             codes.contains_kind(kind).then(|| {
                 let part = of(kind, &self.values);
                 let products = product_of_rows(&part, &feedback.moment, n);
@@ -112,7 +111,7 @@ impl TileState {
             }
             let bands = self.values[r * n..][..n].chunks_mut(GROUP_COLS);
             for (values, code) in bands.zip(codes.iter()) {
-                let factor = factors[usize::from(code.kind() == KINDS[1])];
+                let factor = factors[usize::from(code.kind() == CodeKind::Trellis)];
                 values.iter_mut().for_each(|value| *value *= factor);
             }
         }

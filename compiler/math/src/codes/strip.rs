@@ -12,7 +12,7 @@ use htc_formats::bands::{
     Code, CodeKind, Codes, GROUP_COLS, GROUP_ROWS, QUAD, QUADS_PER_GROUP, TILE_ROWS, stored_scale,
 };
 
-use super::coded::{CodedColumnGroup, CodedTile, KINDS};
+use super::coded::{CodedColumnGroup, CodedTile};
 use super::metric::QuadMetric;
 use super::refit::ColumnFit;
 use super::rows::CarriedErrors;
@@ -217,7 +217,7 @@ impl<'a> TileCoder<'a> {
             }
         }
         let mut scales = [Vec::new(), Vec::new()];
-        for (kind, scales) in KINDS.into_iter().zip(&mut scales) {
+        for (kind, scales) in CodeKind::ALL.into_iter().zip(&mut scales) {
             if self.codes.contains_kind(kind) {
                 for (row, values) in all().zip(weights.chunks_exact(cols.max(1))) {
                     scales.push(round_to_f16(

@@ -286,13 +286,13 @@ impl<'a> PreparedBench<'a> {
     }
 
     fn plan(&mut self) -> Result<(), BenchError> {
-        let room = self.models().map(LoadedModel::context).min().unwrap_or(0);
+        let positions_left = self.models().map(LoadedModel::context).min().unwrap_or(0);
         let lengths = match &self.args.context {
             None => Vec::new(),
             Some(Contexts::Lengths(lengths)) => lengths.clone(),
             Some(Contexts::All) => {
                 let doubles = std::iter::successors(Some(MIN_CONTEXT), |n| n.checked_mul(2));
-                let within = doubles.take_while(|&n| n <= room.max(MIN_CONTEXT));
+                let within = doubles.take_while(|&n| n <= positions_left.max(MIN_CONTEXT));
                 within.collect()
             }
         };
@@ -301,11 +301,12 @@ impl<'a> PreparedBench<'a> {
             tasks.extend(self.protocol.tokens.iter().map(|&n| Task::prompt(kind, n)));
         }
         for &length in &lengths {
-            if length <= room && positions(length, TOKENS_AFTER_CONTEXT) > room {
+            if length <= positions_left && positions(length, TOKENS_AFTER_CONTEXT) > positions_left
+            {
                 full.push(length.to_string());
                 tasks.push(Task::context(length, 1));
             } else {
-                let behind = if length <= room {
+                let behind = if length <= positions_left {
                     TOKENS_AFTER_CONTEXT
                 } else {
                     1
@@ -323,7 +324,7 @@ impl<'a> PreparedBench<'a> {
         }
         if !full.is_empty() {
             self.notes.push(format!(
-                "behind a context of {} tokens there is no room for {TOKENS_AFTER_CONTEXT} more: prefill alone is measured",
+                "after a context of {} tokens the model has no positions for {TOKENS_AFTER_CONTEXT} more: prefill alone is measured",
                 full.join(", ")
             ));
         }

@@ -142,9 +142,9 @@ impl DeviceWork for EvalWork<'_> {
         let (args, context) = (self.args, self.args.context as usize);
         if !executor.has_own_memory() {
             let (threads, kv) = (args.threads.count(), args.kv.kv);
-            let room = |model: &Model| memory::session_bytes(model.hyper(), context, threads, kv);
-            let other = self.reference.map_or(0, |(model, _)| room(model));
-            check_memory(&args.model, room(self.model.0).saturating_add(other))?;
+            let bytes = |model: &Model| memory::session_bytes(model.hyper(), context, threads, kv);
+            let other = self.reference.map_or(0, |(model, _)| bytes(model));
+            check_memory(&args.model, bytes(self.model.0).saturating_add(other))?;
         }
         let bar = ProgressBar::no_length();
         let style = ProgressStyle::with_template("{bar:30} {pos}/{len} windows, {eta} left");

@@ -203,9 +203,13 @@ fn max_context(args: &RunArgs, model: &Model, read: usize) -> usize {
 
 fn check_session_memory(args: &RunArgs, models: &Models, positions: usize) -> Result<(), Failure> {
     let (threads, kv) = (args.threads.count(), args.kv.kv);
-    let room = |model: &Model| memory::session_bytes(model.hyper(), positions, threads, kv);
-    let draft = models.draft.as_ref().and_then(Draft::model).map_or(0, room);
-    check_memory(&models.path, room(&models.model).saturating_add(draft))
+    let bytes = |model: &Model| memory::session_bytes(model.hyper(), positions, threads, kv);
+    let draft = models
+        .draft
+        .as_ref()
+        .and_then(Draft::model)
+        .map_or(0, bytes);
+    check_memory(&models.path, bytes(&models.model).saturating_add(draft))
 }
 
 struct FinishedRun<'a, B: Backend> {
@@ -357,7 +361,7 @@ fn describe_draft(done: &SpeculationStats) -> String {
     let alone = match done.without_draft {
         0 => String::new(),
         alone => format!(
-            "; {alone} tokens without a draft, where it did not pay, had no room, or to know what that takes"
+            "; {alone} tokens without a draft, where it did not pay, did not fit, or to know what that takes"
         ),
     };
     let speed = match done.speed_up() {

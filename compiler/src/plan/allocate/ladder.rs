@@ -130,7 +130,7 @@ impl Ladder {
         rungs.reverse();
         let dense_note = match rungs.first() {
             Some(_) => format!(
-                "kept dense: {dense_bytes} bytes lose nothing, and the allocation left room for them"
+                "kept dense: {dense_bytes} bytes lose nothing, and the allocation has space for them"
             ),
             None => dense_note(at(step), step, dense_bytes, dense_cost),
         };

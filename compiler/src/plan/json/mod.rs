@@ -3,7 +3,7 @@
 //! ```json
 //! {
 //!   "format": "htc-plan",
-//!   "version": 1,
+//!   "version": 2,
 //!   "source_sha256": "64 hexadecimal digits",
 //!   "method": "gp",
 //!   "factor_type": "q8_0",
@@ -68,6 +68,7 @@ use htc_formats::htz::Digest;
 use htc_formats::model::{HyperParameters, MatrixId, ProjectionKind};
 use htc_formats::open;
 use serde::Serialize;
+use serde::ser::Error as _;
 
 use super::{Plan, PlanError, SourceTypes, UnitMatrix, UnitPlan};
 
@@ -75,11 +76,12 @@ use super::{Plan, PlanError, SourceTypes, UnitMatrix, UnitPlan};
 pub const FORMAT: &str = "htc-plan";
 
 /// Value of `version`.
-pub const VERSION: u64 = 1;
+pub const VERSION: u64 = 2;
 
-/// Maximum bytes of a plan file. A plan for 400 billion parameters has 200 kB; parsing takes about
-/// thirty times the file size in memory.
-pub const MAX_BYTES: u64 = 1 << 22;
+/// Maximum bytes of a plan file: 32 MiB. 32,768 experts are 98,304 units, which leaves 340 bytes for
+/// each; a unit has about 110, and 200 with notes. Parsing takes about thirty times the file size in
+/// memory.
+pub const MAX_BYTES: u64 = 1 << 25;
 
 /// Maximum number of listed mismatches; others are only counted.
 pub const MAX_LISTED_MISMATCHES: usize = 50;
@@ -190,7 +192,8 @@ fn selected_projections(units: &[UnitPlan]) -> Vec<ProjectionKind> {
 /// Serialises a plan with one unit per line; `source` is the digest of its model.
 ///
 /// # Errors
-/// Fails if a number of the request is not finite, which JSON cannot represent.
+/// Fails if a number of the request is not finite, which JSON cannot represent, or if the text is
+/// longer than [`MAX_BYTES`], which [`read`] refuses.
 pub fn write(plan: &Plan, source: Option<Digest>) -> Result<String, serde_json::Error> {
     let mut request = plan.request.options();
     if request.projections == selected_projections(&plan.units) {
@@ -225,7 +228,16 @@ pub fn write(plan: &Plan, source: Option<Digest>) -> Result<String, serde_json::
         text.push_str(&serde_json::to_string(&UnitRecord::new(unit))?);
     }
     text.push_str("\n  ]\n}\n");
-    Ok(text)
+    check_length(text)
+}
+
+fn check_length(text: String) -> Result<String, serde_json::Error> {
+    if text.len() as u64 <= MAX_BYTES {
+        return Ok(text);
+    }
+    let found = text.len();
+    let message = format!("the plan has {found} bytes, expected at most {MAX_BYTES}");
+    Err(serde_json::Error::custom(message))
 }
 
 /// Reads a plan from a file; see [`parse`].

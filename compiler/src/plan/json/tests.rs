@@ -144,7 +144,7 @@ fn plans() -> Vec<Plan> {
 
 const FORMS: &str = r#"{
   "format": "htc-plan",
-  "version": 1,
+  "version": 2,
   "method": "gp",
   "factor_type": "q8_0",
   "embedding": {"form": "dense", "types": {"weight": "q8_0"}},
@@ -201,7 +201,7 @@ fn every_form_is_read_and_written() {
 
 const MIXED: &str = r#"{
   "format": "htc-plan",
-  "version": 1,
+  "version": 2,
   "method": "quantise",
   "factor_type": "q8_0",
   "request": {"budget":{"file_size":3200000},"allocator":"uniform","low_rank":"off"},
@@ -350,7 +350,7 @@ fn plans_round_trip() {
 
 const GOOD: &str = r#"{
   "format": "htc-plan",
-  "version": 1,
+  "version": 2,
   "method": "gp",
   "factor_type": "q8_0",
   "units": [
@@ -430,6 +430,15 @@ fn oversized_files_are_not_read() {
     assert!(matches!(from(&path), Err(PlanError::FileTooLarge { .. })));
     let missing = from(&folder.path().join("none")).unwrap_err();
     assert!(matches!(missing, PlanError::ReadFile { .. }));
+}
+
+#[test]
+fn longer_texts_than_a_reader_accepts_are_not_written() {
+    let longest = MAX_BYTES as usize;
+    assert!(check_length(" ".repeat(longest)).is_ok());
+    let error = check_length(" ".repeat(longest + 1)).unwrap_err();
+    let expected = "the plan has 33554433 bytes, expected at most 33554432";
+    assert_eq!(error.to_string(), expected);
 }
 
 #[test]

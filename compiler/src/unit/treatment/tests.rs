@@ -28,6 +28,22 @@ fn only_one_wide_input_is_cached() {
 }
 
 #[test]
+fn hidden_units_of_one_expert_are_cached() {
+    let kept = InputCache::<usize>::default();
+    for expert in 0..8 {
+        for site in [
+            ActivationPoint::ExpertInput(expert),
+            ActivationPoint::ExpertHidden(expert),
+        ] {
+            cache_entry(&kept, CalibratedInput::Site { layer: 0, site });
+        }
+    }
+    let all = kept.lock().unwrap_or_else(PoisonError::into_inner);
+    let wide = all.iter().filter(|(of, _)| is_wide(*of));
+    assert_eq!((wide.count(), all.len()), (1, CACHE_CAPACITY));
+}
+
+#[test]
 fn bases_use_more_damping() {
     let embedding = Some(MatrixId::Embedding);
     for matrix in [None, embedding] {

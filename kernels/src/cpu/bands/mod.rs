@@ -51,8 +51,8 @@ pub(super) type GroupWeights = [[i8; CHUNK]; QUADS_PER_GROUP];
 /// Column group kernels of one instruction set; each function runs on one thread.
 #[derive(Clone, Copy)]
 pub(crate) struct ColumnGroupKernels {
-    /// Unpacks integers of the given row groups of a column group (bytes within a tile) in the
-    /// order of [`Bands::unpack`]; as many groups as the output holds, from the start of the range.
+    /// Unpacks integers of the given row groups of a column group (bytes within a tile), quad
+    /// by quad of columns; as many groups as the output holds, from the start of the range.
     pub unpack: fn(Code, &[u8], Range<usize>, &mut [GroupWeights]),
     /// Adds the products of row groups, with a factor per row, and several vectors: `sums[t][r] +=
     /// scale[t] · factors[r] · Σ integers · codes[t]`, with all row groups of one vector before the
@@ -355,10 +355,7 @@ impl RowTask<'_> {
     fn write_results(&self, kernels: &Kernels, n: usize, sums: &[RowValues], mut y: MatrixMut<'_>) {
         let groups = self.count.div_ceil(GROUP_ROWS);
         let mut scales = [[0.0; TILE_ROWS]; 2];
-        for (scales, kind) in scales
-            .iter_mut()
-            .zip([CodeKind::Codebook, CodeKind::Trellis])
-        {
+        for (scales, kind) in scales.iter_mut().zip(CodeKind::ALL) {
             let bytes = self.w.row_scale_bytes(kind);
             if let Some(bytes) = bytes.get(2 * self.row..2 * (self.row + self.count)) {
                 (kernels.decode)(DType::F16, bytes, &mut scales[..self.count]);

@@ -20,7 +20,7 @@ fn versions() -> Vec<(&'static str, ColumnGroupKernels)> {
 fn matrix(random: &mut Random, codes: &Codes, rows: usize) -> Vec<u8> {
     let mut packer = ColumnGroupWriter::new(codes, rows);
     for row in 0..rows {
-        for kind in [CodeKind::Codebook, CodeKind::Trellis] {
+        for kind in CodeKind::ALL {
             if codes.contains_kind(kind) {
                 packer.set_row_scale(kind, row, random.number()).unwrap();
             }

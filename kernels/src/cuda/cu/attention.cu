@@ -217,14 +217,14 @@ DEVICE void add_tile(const Attend &a, const Heads &heads, const Side &values, ui
     }
 }
 
-template <uint32_t TYPE> DEVICE void attend(const Attend &a, uint8_t *room) {
+template <uint32_t TYPE> DEVICE void attend(const Attend &a, uint8_t *shared) {
     const uint32_t group = a.heads / a.kv_heads, parts = group / a.together;
     const uint32_t part = blockIdx.x % parts, kv_head = blockIdx.x / parts % a.kv_heads;
     const uint32_t row = blockIdx.x / parts / a.kv_heads, head = kv_head * group + part * a.together;
     const uint32_t wide = a.size + a.rank_of_values, bytes = kv_bytes<TYPE>(a.size);
-    Side keys = {room, nullptr, pitch_of(bytes, a.rank_of_keys)};
+    Side keys = {shared, nullptr, pitch_of(bytes, a.rank_of_keys)};
     keys.scales = reinterpret_cast<uint16_t *>(keys.codes + a.tile * keys.pitch);
-    Side values = {room + side_bytes(a.tile, keys.pitch, a.size), nullptr, pitch_of(bytes, a.rank_of_values)};
+    Side values = {shared + side_bytes(a.tile, keys.pitch, a.size), nullptr, pitch_of(bytes, a.rank_of_values)};
     values.scales = reinterpret_cast<uint16_t *>(values.codes + a.tile * values.pitch);
     Heads heads;
     heads.weights = reinterpret_cast<float *>(values.codes + side_bytes(a.tile, values.pitch, a.size));
@@ -295,12 +295,12 @@ template <uint32_t TYPE> DEVICE void attend(const Attend &a, uint8_t *room) {
 
 // One block per row, kv head and `together` query heads, and per split.
 KERNEL_OF_BLOCKS(attend_split, Attend, ATTEND_THREADS, 4) {
-    DYNAMIC_SHARED(uint8_t, room);
+    DYNAMIC_SHARED(uint8_t, shared);
     switch (a.keys.type) {
-    case KV_F32: attend<KV_F32>(a, room); break;
-    case KV_F16: attend<KV_F16>(a, room); break;
-    case KV_Q8_0: attend<KV_Q8_0>(a, room); break;
-    default: attend<KV_Q4_0>(a, room); break;
+    case KV_F32: attend<KV_F32>(a, shared); break;
+    case KV_F16: attend<KV_F16>(a, shared); break;
+    case KV_Q8_0: attend<KV_Q8_0>(a, shared); break;
+    default: attend<KV_Q4_0>(a, shared); break;
     }
 }
 
@@ -327,11 +327,11 @@ struct Joined {
     float weight;
 };
 
-// `room` holds two floats per split.
-DEVICE Joined join_splits(const Join &a, float *room) {
-    Joined to = {nullptr, 2 + static_cast<size_t>(a.size) + a.rank, room, a.splits, 0};
+// `shared` holds two floats per split.
+DEVICE Joined join_splits(const Join &a, float *shared) {
+    Joined to = {nullptr, 2 + static_cast<size_t>(a.size) + a.rank, shared, a.splits, 0};
     to.partial = a.partial + static_cast<size_t>(blockIdx.x) * a.splits * to.record;
-    float *shares = room, *weights = room + a.splits;
+    float *shares = shared, *weights = shared + a.splits;
     for (uint32_t split = threadIdx.x; split < a.splits; split += blockDim.x) {
         shares[split] = to.partial[split * to.record];
         weights[split] = to.partial[split * to.record + 1];
@@ -357,10 +357,10 @@ DEVICE float joined_number(const Joined &of, uint32_t i) {
 // One block per row and head. Dynamic shared memory holds two floats per split and the sum of
 // coordinates.
 KERNEL(attend_join, Join, ATTEND_THREADS) {
-    DYNAMIC_SHARED(float, room);
-    float *low = room + 2 * a.splits;
+    DYNAMIC_SHARED(float, shared);
+    float *low = shared + 2 * a.splits;
     const uint32_t head = blockIdx.x % a.heads, kv_head = head / (a.heads / a.kv_heads);
-    const Joined joined = join_splits(a, room);
+    const Joined joined = join_splits(a, shared);
     for (uint32_t i = threadIdx.x; i < a.rank; i += blockDim.x) low[i] = joined_number(joined, a.size + i);
     __syncthreads();
     for (uint32_t d = threadIdx.x; d < a.size; d += blockDim.x) {
@@ -381,8 +381,8 @@ struct JoinQuantise {
 
 // As `attend_join`, with quantised output in addition.
 KERNEL(join_quantise, JoinQuantise, ATTEND_THREADS) {
-    DYNAMIC_SHARED(float, room);
-    const Joined joined = join_splits(a.join, room);
+    DYNAMIC_SHARED(float, shared);
+    const Joined joined = join_splits(a.join, shared);
     const uint32_t size = a.join.size, width = a.join.heads * size;
     const uint32_t row = blockIdx.x / a.join.heads, first = blockIdx.x % a.join.heads * size;
     for (uint32_t base = 0; base < size; base += 4 * ATTEND_THREADS) {
@@ -431,22 +431,22 @@ DEVICE float importance_score(const Importance &a, uint32_t query, uint32_t head
     return capped(a.scale * kv_dot<TYPE>(kv_row<TYPE>(a.keys, row, a.size), a.size, q), a.softcap);
 }
 
-template <uint32_t TYPE> DEVICE void importance_scale(const Importance &a, float *room) {
+template <uint32_t TYPE> DEVICE void importance_scale(const Importance &a, float *shared) {
     const uint32_t query = blockIdx.x / a.heads, head = blockIdx.x % a.heads;
     bool sees;
     float most = -INFINITY, sum = 0;
     for (uint32_t p = threadIdx.x; p < a.end; p += blockDim.x)
         most = fmaxf(most, importance_score<TYPE>(a, query, head, p, &sees));
     most = max_of_warp(most);
-    if (threadIdx.x % WARP == 0) room[threadIdx.x / WARP] = most;
+    if (threadIdx.x % WARP == 0) shared[threadIdx.x / WARP] = most;
     __syncthreads();
-    for (uint32_t i = 0; i < blockDim.x / WARP; i++) most = fmaxf(most, room[i]);
+    for (uint32_t i = 0; i < blockDim.x / WARP; i++) most = fmaxf(most, shared[i]);
     __syncthreads();
     for (uint32_t p = threadIdx.x; p < a.end; p += blockDim.x) {
         const float s = importance_score<TYPE>(a, query, head, p, &sees);
         if (sees) sum += expf(s - most);
     }
-    sum = sum_of_block(sum, room);
+    sum = sum_of_block(sum, shared);
     if (threadIdx.x == 0) {
         a.scale_of[2 * static_cast<size_t>(blockIdx.x)] = most;
         a.scale_of[2 * static_cast<size_t>(blockIdx.x) + 1] = sum;
@@ -471,12 +471,12 @@ template <uint32_t TYPE> DEVICE void importance_sum(const Importance &a) {
 
 // One block per query and head.
 KERNEL(importance_of_queries, Importance, ATTEND_THREADS) {
-    SHARED(float, room, ATTEND_THREADS / WARP);
+    SHARED(float, shared, ATTEND_THREADS / WARP);
     switch (a.keys.type) {
-    case KV_F32: importance_scale<KV_F32>(a, room); break;
-    case KV_F16: importance_scale<KV_F16>(a, room); break;
-    case KV_Q8_0: importance_scale<KV_Q8_0>(a, room); break;
-    default: importance_scale<KV_Q4_0>(a, room); break;
+    case KV_F32: importance_scale<KV_F32>(a, shared); break;
+    case KV_F16: importance_scale<KV_F16>(a, shared); break;
+    case KV_Q8_0: importance_scale<KV_Q8_0>(a, shared); break;
+    default: importance_scale<KV_Q4_0>(a, shared); break;
     }
 }
 

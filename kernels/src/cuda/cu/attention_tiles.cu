@@ -66,7 +66,7 @@ struct InBf16 {
 };
 
 // Shared memory.
-struct Room {
+struct SharedMemory {
     // [parts, queries, chunks], and the factors of their products [queries, chunks / 4].
     uint4 *queries;
     float *steps;
@@ -79,8 +79,8 @@ struct Room {
 };
 
 // Returns the index of a chunk, swizzled so that adjacent rows use different banks.
-DEVICE uint32_t place_of(const Room &room, uint32_t row, uint32_t chunk) {
-    return row * room.chunks + (room.chunks % 8 == 0 ? chunk ^ row % 2 * 4 : chunk);
+DEVICE uint32_t place_of(const SharedMemory &shared, uint32_t row, uint32_t chunk) {
+    return row * shared.chunks + (shared.chunks % 8 == 0 ? chunk ^ row % 2 * 4 : chunk);
 }
 
 // Returns the index of a pair of positions of an element, swizzled so that eight consecutive
@@ -119,28 +119,28 @@ DEVICE uint4 fetch_halves(const KvRows &rows, uint32_t kv_head, uint32_t positio
     return {words[0], words[1], words[2], words[3]};
 }
 
-template <class Format> DEVICE void bring_queries(const AttendTiles &a, const Room &room, uint32_t first, uint32_t head) {
-    for (uint32_t i = threadIdx.x; i < QUERIES * room.chunks; i += THREADS) {
-        const uint32_t query = i / room.chunks, chunk = i % room.chunks, row = first + query;
+template <class Format> DEVICE void bring_queries(const AttendTiles &a, const SharedMemory &shared, uint32_t first, uint32_t head) {
+    for (uint32_t i = threadIdx.x; i < QUERIES * shared.chunks; i += THREADS) {
+        const uint32_t query = i / shared.chunks, chunk = i % shared.chunks, row = first + query;
         const float *q = a.q + (static_cast<size_t>(row) * a.heads + head) * a.size + chunk * CHUNK;
         float x[CHUNK];
         UNROLL
         for (uint32_t d = 0; d < CHUNK; d++) x[d] = row < a.rows && chunk * CHUNK + d < a.size ? q[d] * a.scale : 0.0f;
         uint4 parts[Format::PARTS];
         const float step = parts::split_of_four<typename Format::Type, Format::PARTS, Format::SCALED>(x, parts);
-        if (chunk % CHUNKS == 0) room.steps[i / CHUNKS] = step;
+        if (chunk % CHUNKS == 0) shared.steps[i / CHUNKS] = step;
         UNROLL
         for (int part = 0; part < Format::PARTS; part++)
-            room.queries[part * QUERIES * room.chunks + place_of(room, query, chunk)] = parts[part];
+            shared.queries[part * QUERIES * shared.chunks + place_of(shared, query, chunk)] = parts[part];
     }
 }
 
 // Loads the keys of the positions from `first` to `last`, zeros after them.
 template <class Format>
-DEVICE void bring_keys(const AttendTiles &a, const Room &room, uint32_t kv_head, uint32_t first, uint32_t last) {
+DEVICE void bring_keys(const AttendTiles &a, const SharedMemory &shared, uint32_t kv_head, uint32_t first, uint32_t last) {
     UNROLL_BY(2)
-    for (uint32_t i = threadIdx.x; i < POSITIONS * room.chunks; i += THREADS) {
-        const uint32_t position = i / room.chunks, chunk = i % room.chunks;
+    for (uint32_t i = threadIdx.x; i < POSITIONS * shared.chunks; i += THREADS) {
+        const uint32_t position = i / shared.chunks, chunk = i % shared.chunks;
         const bool exists = first + position < last;
         uint4 parts[Format::KV_PARTS] = {};
         if (Format::KV_PARTS == 1) {
@@ -152,14 +152,14 @@ DEVICE void bring_keys(const AttendTiles &a, const Room &room, uint32_t kv_head,
         }
         UNROLL
         for (int part = 0; part < Format::KV_PARTS; part++)
-            room.keys[part * POSITIONS * room.chunks + place_of(room, position, chunk)] = parts[part];
+            shared.keys[part * POSITIONS * shared.chunks + place_of(shared, position, chunk)] = parts[part];
     }
 }
 
 // Loads `count` value elements of these positions from `number` on, with adjacent positions in
 // pairs.
 template <class Format, uint32_t WIDE>
-DEVICE void bring_values(const AttendTiles &a, const Room &room, uint32_t kv_head, uint32_t number, uint32_t first, uint32_t last) {
+DEVICE void bring_values(const AttendTiles &a, const SharedMemory &shared, uint32_t kv_head, uint32_t number, uint32_t first, uint32_t last) {
     const uint32_t chunks = ceil_div(min(WIDE, a.size - number), CHUNK);
     for (uint32_t i = threadIdx.x; i < PAIRS * chunks; i += THREADS) {
         const uint32_t pair = i % PAIRS, chunk = i / PAIRS, position = first + 2 * pair;
@@ -183,32 +183,32 @@ DEVICE void bring_values(const AttendTiles &a, const Room &room, uint32_t kv_hea
         for (uint32_t d = 0; d < CHUNK; d++) {
             UNROLL
             for (int part = 0; part < Format::KV_PARTS; part++)
-                room.values[part * WIDE * PAIRS + place_of_pair(chunk * CHUNK + d, pair)] = words[d][part];
+                shared.values[part * WIDE * PAIRS + place_of_pair(chunk * CHUNK + d, pair)] = words[d][part];
         }
     }
 }
 
 // Computes the scores of a warp's queries for the positions of a tile. As in `Fragment`, a lane
 // holds those of two queries for two of every eight positions.
-template <class Format> DEVICE void score(const Room &room, uint32_t query, float scores[GROUPS][4]) {
-    const uint32_t lane = threadIdx.x % WARP, group = lane / 4, of = lane % 4, blocks = room.chunks / CHUNKS;
+template <class Format> DEVICE void score(const SharedMemory &shared, uint32_t query, float scores[GROUPS][4]) {
+    const uint32_t lane = threadIdx.x % WARP, group = lane / 4, of = lane % 4, blocks = shared.chunks / CHUNKS;
     UNROLL_BY(1)
     for (uint32_t block = 0; block < blocks; block++) {
         const uint32_t chunk = CHUNKS * block + of;
         uint4 near[Format::PARTS], far[Format::PARTS];
         UNROLL
         for (int part = 0; part < Format::PARTS; part++) {
-            const uint4 *from = room.queries + part * QUERIES * room.chunks;
-            near[part] = from[place_of(room, query + group, chunk)];
-            far[part] = from[place_of(room, query + group + 8, chunk)];
+            const uint4 *from = shared.queries + part * QUERIES * shared.chunks;
+            near[part] = from[place_of(shared, query + group, chunk)];
+            far[part] = from[place_of(shared, query + group + 8, chunk)];
         }
-        const float steps[2] = {room.steps[(query + group) * blocks + block], room.steps[(query + group + 8) * blocks + block]};
+        const float steps[2] = {shared.steps[(query + group) * blocks + block], shared.steps[(query + group + 8) * blocks + block]};
         UNROLL
         for (uint32_t i = 0; i < GROUPS; i++) {
             float products[4] = {};
             UNROLL
             for (int part = Format::KV_PARTS - 1; part >= 0; part--) {
-                const uint4 key = room.keys[part * POSITIONS * room.chunks + place_of(room, 8 * i + group, chunk)];
+                const uint4 key = shared.keys[part * POSITIONS * shared.chunks + place_of(shared, 8 * i + group, chunk)];
                 UNROLL
                 for (int of_query = Format::PARTS - 1 - part; of_query >= 0; of_query--)
                     parts::add_chunks<typename Format::Type>(products, near[of_query], far[of_query], key);
@@ -237,7 +237,7 @@ template <class Format> DEVICE void split_weights(const float weights[GROUPS][4]
 // Rescales the sums, with one factor for each of two queries, and adds the weighted values of a
 // tile. A lane holds two of every eight of the `count` elements.
 template <class Format, uint32_t WIDE>
-DEVICE void add_values(const Room &room, const uint32_t weights[GROUPS / 2][Format::PARTS][4], const float factors[2], uint32_t count,
+DEVICE void add_values(const SharedMemory &shared, const uint32_t weights[GROUPS / 2][Format::PARTS][4], const float factors[2], uint32_t count,
                        float sums[WIDE / 8][4]) {
     const uint32_t lane = threadIdx.x % WARP, group = lane / 4, of = lane % 4;
     UNROLL
@@ -248,7 +248,7 @@ DEVICE void add_values(const Room &room, const uint32_t weights[GROUPS / 2][Form
         for (uint32_t half = 0; half < GROUPS / 2; half++) {
             UNROLL
             for (int part = Format::KV_PARTS - 1; part >= 0; part--) {
-                const uint32_t *from = room.values + part * WIDE * PAIRS;
+                const uint32_t *from = shared.values + part * WIDE * PAIRS;
                 const uint32_t column[2] = {from[place_of_pair(8 * i + group, 8 * half + of)],
                                             from[place_of_pair(8 * i + group, 8 * half + 4 + of)]};
                 UNROLL
@@ -312,13 +312,13 @@ template <class Format, uint32_t WIDE> DEVICE void attend(const AttendTiles &a, 
     const uint32_t head = blockIdx.x % a.heads, kv_head = head / (a.heads / a.kv_heads);
     const uint32_t first = (gridDim.x / a.heads - 1 - blockIdx.x / a.heads) * QUERIES;
     const uint32_t number = blockIdx.z * WIDE, count = min(WIDE, a.size - number);
-    Room room;
-    room.chunks = ceil_div(a.size, 32) * CHUNKS;
-    room.queries = reinterpret_cast<uint4 *>(memory);
-    room.keys = room.queries + Format::PARTS * QUERIES * room.chunks;
-    room.values = reinterpret_cast<uint32_t *>(room.keys + Format::KV_PARTS * POSITIONS * room.chunks);
-    room.steps = reinterpret_cast<float *>(room.values + Format::KV_PARTS * WIDE * PAIRS);
-    bring_queries<Format>(a, room, first, head);
+    SharedMemory shared;
+    shared.chunks = ceil_div(a.size, 32) * CHUNKS;
+    shared.queries = reinterpret_cast<uint4 *>(memory);
+    shared.keys = shared.queries + Format::PARTS * QUERIES * shared.chunks;
+    shared.values = reinterpret_cast<uint32_t *>(shared.keys + Format::KV_PARTS * POSITIONS * shared.chunks);
+    shared.steps = reinterpret_cast<float *>(shared.values + Format::KV_PARTS * WIDE * PAIRS);
+    bring_queries<Format>(a, shared, first, head);
 
     const uint32_t lane = threadIdx.x % WARP, query = threadIdx.x / WARP * OF_WARP, of = lane % 4;
     // Position after the lane's first query, after the last query of the warp, and after that of
@@ -331,16 +331,16 @@ template <class Format, uint32_t WIDE> DEVICE void attend(const AttendTiles &a, 
     Rows rows = {{-INFINITY, -INFINITY}, {0, 0}};
     for (uint32_t tile = max(seen / POSITIONS * POSITIONS, from); tile < last; tile += POSITIONS) {
         __syncthreads();
-        bring_keys<Format>(a, room, kv_head, tile, last);
-        bring_values<Format, WIDE>(a, room, kv_head, number, tile, last);
+        bring_keys<Format>(a, shared, kv_head, tile, last);
+        bring_values<Format, WIDE>(a, shared, kv_head, number, tile, last);
         __syncthreads();
         if (tile >= of_warp) continue;
         float scores[GROUPS][4] = {}, factors[2];
-        score<Format>(room, query, scores);
+        score<Format>(shared, query, scores);
         weigh(a, tile, last, own, rows, scores, factors);
         uint32_t weights[GROUPS / 2][Format::PARTS][4];
         split_weights<Format>(scores, weights);
-        add_values<Format, WIDE>(room, weights, factors, count, sums);
+        add_values<Format, WIDE>(shared, weights, factors, count, sums);
     }
     const size_t record = 2 + a.size;
     UNROLL

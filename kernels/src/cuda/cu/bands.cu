@@ -239,7 +239,7 @@ template <int COUNT> DEVICE void multiply(const Product &a) {
     const MatrixProduct &matrix = matrix_of(a, &index);
     const Tiles &w = matrix.w;
     const uint32_t tiles = ceil_div(w.rows, WARP);
-    float *room = reinterpret_cast<float *>(tables + ceil_div(w.table_bytes, 16) * 16);
+    float *shared = reinterpret_cast<float *>(tables + ceil_div(w.table_bytes, 16) * 16);
     bring_tables(w, tables);
     for (uint32_t tile = index; tile < tiles; tile += matrix.blocks) {
         const uint32_t row = tile * WARP + lane;
@@ -290,8 +290,8 @@ template <int COUNT> DEVICE void multiply(const Product &a) {
             }
             UNROLL
             for (int j = 0; j < COUNT; j++) {
-                room[(part * COUNT + j) * 2 * WARP + lane] = sums[0][j];
-                room[(part * COUNT + j) * 2 * WARP + WARP + lane] = sums[1][j];
+                shared[(part * COUNT + j) * 2 * WARP + lane] = sums[0][j];
+                shared[(part * COUNT + j) * 2 * WARP + WARP + lane] = sums[1][j];
             }
         }
         __syncthreads();
@@ -300,8 +300,8 @@ template <int COUNT> DEVICE void multiply(const Product &a) {
         if (warp < COUNT && first + warp < a.n && to < matrix.rows) {
             float levels = 0, trellises = 0;
             for (uint32_t i = 0; i < PARTS; i++) {
-                levels += room[(i * COUNT + warp) * 2 * WARP + lane];
-                trellises += room[(i * COUNT + warp) * 2 * WARP + WARP + lane];
+                levels += shared[(i * COUNT + warp) * 2 * WARP + lane];
+                trellises += shared[(i * COUNT + warp) * 2 * WARP + WARP + lane];
             }
             const float of_levels = w.of_levels == nullptr ? 0.0f : float_of_half(w.of_levels[row]) * LEVEL_UNIT;
             const float of_trellises = w.of_trellises == nullptr ? 0.0f : float_of_half(w.of_trellises[row]);

@@ -130,15 +130,15 @@ DEVICE float max_of_warp(float value) {
 }
 #endif
 
-// Returns the sum over the threads of a block of whole warps to every thread. `room` has one
+// Returns the sum over the threads of a block of whole warps to every thread. `shared` has one
 // element per warp and may be reused after the next barrier of the block.
-DEVICE float sum_of_block(float value, float *room) {
+DEVICE float sum_of_block(float value, float *shared) {
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, warps = blockDim.x / WARP;
     value = sum_of_warp(value);
-    if (lane == 0) room[warp] = value;
+    if (lane == 0) shared[warp] = value;
     __syncthreads();
     float sum = 0;
-    for (int i = 0; i < warps; i++) sum += room[i];
+    for (int i = 0; i < warps; i++) sum += shared[i];
     return sum;
 }
 

@@ -42,7 +42,7 @@ DEVICE uint64_t weight_of(float x, float largest, float temperature) {
 }
 
 // Shared memory of the block.
-struct Room {
+struct SharedMemory {
     // One per thread.
     uint64_t *sums;
     // [digits, copies]
@@ -58,18 +58,18 @@ struct Kept {
 };
 
 // Returns the exclusive prefix sum over the threads, and the total in `found[0]`.
-DEVICE uint64_t sum_before(const Room &room, uint64_t value) {
+DEVICE uint64_t sum_before(const SharedMemory &shared, uint64_t value) {
     __syncthreads();
-    room.sums[threadIdx.x] = value;
+    shared.sums[threadIdx.x] = value;
     __syncthreads();
     for (uint32_t apart = 1; apart < DRAW_THREADS; apart *= 2) {
-        const uint64_t other = threadIdx.x >= apart ? room.sums[threadIdx.x - apart] : 0;
+        const uint64_t other = threadIdx.x >= apart ? shared.sums[threadIdx.x - apart] : 0;
         __syncthreads();
-        room.sums[threadIdx.x] += other;
+        shared.sums[threadIdx.x] += other;
         __syncthreads();
     }
-    if (threadIdx.x == DRAW_THREADS - 1) room.found[0] = room.sums[threadIdx.x];
-    const uint64_t before = threadIdx.x > 0 ? room.sums[threadIdx.x - 1] : 0;
+    if (threadIdx.x == DRAW_THREADS - 1) shared.found[0] = shared.sums[threadIdx.x];
+    const uint64_t before = threadIdx.x > 0 ? shared.sums[threadIdx.x - 1] : 0;
     __syncthreads();
     return before;
 }
@@ -78,13 +78,13 @@ DEVICE uint64_t sum_before(const Room &room, uint64_t value) {
 // the total. `amount` is the contribution of an element, `exists` filters keys. Of the last key,
 // only as many elements as needed are taken.
 template <class Exists, class Amount>
-DEVICE Kept reach(const Draw &a, const Room &room, uint64_t wanted, Exists exists, Amount amount) {
+DEVICE Kept reach(const Draw &a, const SharedMemory &shared, uint64_t wanted, Exists exists, Amount amount) {
     uint32_t key = 0;
     // Digits of eleven, eleven and ten bits. The first contains the exponent and two more bits, so
     // that logits are spread over bins.
     for (int above = 32; above > 0;) {
         const int bits = above > 10 ? 11 : 10, shift = above - bits;
-        for (uint32_t i = threadIdx.x; i < COPIES * DIGITS; i += DRAW_THREADS) room.bins[i] = 0;
+        for (uint32_t i = threadIdx.x; i < COPIES * DIGITS; i += DRAW_THREADS) shared.bins[i] = 0;
         __syncthreads();
         for (uint32_t i = threadIdx.x; i < a.numbers; i += DRAW_THREADS) {
             const uint32_t own = key_of(a.x[i]);
@@ -92,25 +92,25 @@ DEVICE Kept reach(const Draw &a, const Room &room, uint64_t wanted, Exists exist
             if (!exists(own) || (above < 32 && own >> above != key >> above)) continue;
             const uint64_t has = amount(a.x[i]);
             const uint32_t digit = own >> shift & ((1u << bits) - 1);
-            if (has > 0) atomicAdd(room.bins + COPIES * digit + threadIdx.x % COPIES, has);
+            if (has > 0) atomicAdd(shared.bins + COPIES * digit + threadIdx.x % COPIES, has);
         }
         __syncthreads();
         // Two digits per thread, the largest first.
         const uint32_t digit = DIGITS - 1 - 2 * threadIdx.x;
         uint64_t of_digits[2] = {};
         for (uint32_t i = 0; i < COPIES; i++) {
-            of_digits[0] += room.bins[COPIES * digit + i];
-            of_digits[1] += room.bins[COPIES * (digit - 1) + i];
+            of_digits[0] += shared.bins[COPIES * digit + i];
+            of_digits[1] += shared.bins[COPIES * (digit - 1) + i];
         }
-        const uint64_t before = sum_before(room, of_digits[0] + of_digits[1]);
+        const uint64_t before = sum_before(shared, of_digits[0] + of_digits[1]);
         if (before < wanted && wanted <= before + of_digits[0] + of_digits[1]) {
             const bool first = wanted <= before + of_digits[0];
-            room.found[0] = first ? digit : digit - 1;
-            room.found[1] = wanted - before - (first ? 0 : of_digits[0]);
+            shared.found[0] = first ? digit : digit - 1;
+            shared.found[1] = wanted - before - (first ? 0 : of_digits[0]);
         }
         __syncthreads();
-        key |= static_cast<uint32_t>(room.found[0]) << shift;
-        wanted = room.found[1];
+        key |= static_cast<uint32_t>(shared.found[0]) << shift;
+        wanted = shared.found[1];
         above = shift;
         // Wait for all readers before it is written again.
         __syncthreads();
@@ -127,7 +127,7 @@ KERNEL(draw_token, Draw, DRAW_THREADS) {
     SHARED(uint64_t, found, 2);
     SHARED(uint32_t, strange, 1);
     SHARED(uint32_t, top, 1);
-    const Room room = {sums, bins, found};
+    const SharedMemory shared = {sums, bins, found};
     if (threadIdx.x == 0) {
         strange[0] = NO_PLACE;
         top[0] = 0;
@@ -150,20 +150,20 @@ KERNEL(draw_token, Draw, DRAW_THREADS) {
     // No float has the key 0.
     Kept kept = {0, 0};
     if (a.top_k > 0 && a.top_k < a.numbers)
-        kept = reach(a, room, a.top_k, [](uint32_t) { return true; }, [](float) { return static_cast<uint64_t>(1); });
+        kept = reach(a, shared, a.top_k, [](uint32_t) { return true; }, [](float) { return static_cast<uint64_t>(1); });
     const auto weight = [&](float x) { return weight_of(x, largest, 1.0f); };
     if (a.top_p < 1.0f) {
         const Kept before = kept;
         uint64_t own = 0;
         for (uint32_t i = threadIdx.x; i < a.numbers; i += DRAW_THREADS)
             if (key_of(a.x[i]) > before.key) own += weight(a.x[i]);
-        sum_before(room, own);
+        sum_before(shared, own);
         uint64_t all = found[0];
         __syncthreads();
         if (before.key > 0) all += before.of_key * weight(number_of(before.key));
         const double part = static_cast<double>(a.top_p) * static_cast<double>(all);
         const uint64_t wanted = max(static_cast<uint64_t>(part), static_cast<uint64_t>(1));
-        kept = reach(a, room, wanted, [&](uint32_t key) { return key >= before.key; }, weight);
+        kept = reach(a, shared, wanted, [&](uint32_t key) { return key >= before.key; }, weight);
         if (kept.key == before.key) kept.of_key = min(kept.of_key, before.of_key);
     }
     // Contiguous tokens per thread, so that the draw follows token order.
@@ -171,7 +171,7 @@ KERNEL(draw_token, Draw, DRAW_THREADS) {
     const uint32_t first = min(threadIdx.x * each, a.numbers), last = min(first + each, a.numbers);
     uint64_t of_key = 0;
     for (uint32_t i = first; i < last; i++) of_key += key_of(a.x[i]) == kept.key;
-    of_key = sum_before(room, of_key);
+    of_key = sum_before(shared, of_key);
     const auto weight_if_kept = [&](uint32_t i, uint64_t &seen) {
         const uint32_t key = key_of(a.x[i]);
         const bool counts = key > kept.key || (key == kept.key && seen++ < kept.of_key);
@@ -179,7 +179,7 @@ KERNEL(draw_token, Draw, DRAW_THREADS) {
     };
     uint64_t own = 0, seen = of_key;
     for (uint32_t i = first; i < last; i++) own += weight_if_kept(i, seen);
-    const uint64_t before = sum_before(room, own);
+    const uint64_t before = sum_before(shared, own);
     // Clamped below the total in case of rounding.
     const uint64_t all = found[0];
     const uint64_t at = min(static_cast<uint64_t>(a.uniform * static_cast<double>(all)), all - 1);

@@ -11,13 +11,13 @@ struct RmsNorm {
 
 // One block of `norm_threads` per row of `x [rows, width]`; `out` may be `x`.
 KERNEL(rms_norm, RmsNorm, NORM_THREADS) {
-    SHARED(float, room, NORM_THREADS / WARP);
+    SHARED(float, shared, NORM_THREADS / WARP);
     const float *x = a.x + static_cast<size_t>(blockIdx.x) * a.width;
     float *out = a.out + static_cast<size_t>(blockIdx.x) * a.width;
     float squares = 0;
     for (uint32_t i = 4 * threadIdx.x; i < a.width; i += 4 * blockDim.x)
         squares = add_squares(squares, four_of(x, i, a.width));
-    const float factor = norm_factor(sum_of_block(squares, room), a.width, a.epsilon);
+    const float factor = norm_factor(sum_of_block(squares, shared), a.width, a.epsilon);
     for (uint32_t i = 4 * threadIdx.x; i < a.width; i += 4 * blockDim.x) {
         const float4 four = four_of(x, i, a.width), by = four_of(a.weight, i, a.width);
         put_four(out, i, a.width, {four.x * factor * by.x, four.y * factor * by.y, four.z * factor * by.z, four.w * factor * by.w});
@@ -126,18 +126,18 @@ struct Hadamard {
 
 // One thread block per transform, which is held in shared memory.
 KERNEL(hadamard, Hadamard, 128) {
-    DYNAMIC_SHARED(float, room);
+    DYNAMIC_SHARED(float, shared);
     float *x = a.x + static_cast<size_t>(blockIdx.x) * a.size;
-    for (uint32_t i = threadIdx.x; i < a.size; i += blockDim.x) room[i] = x[i];
+    for (uint32_t i = threadIdx.x; i < a.size; i += blockDim.x) shared[i] = x[i];
     __syncthreads();
     for (uint32_t apart = 1; apart < a.size; apart *= 2) {
         for (uint32_t i = threadIdx.x; i < a.size / 2; i += blockDim.x) {
             const uint32_t at = i / apart * 2 * apart + i % apart;
-            const float p = room[at], q = room[at + apart];
-            room[at] = p + q;
-            room[at + apart] = p - q;
+            const float p = shared[at], q = shared[at + apart];
+            shared[at] = p + q;
+            shared[at + apart] = p - q;
         }
         __syncthreads();
     }
-    for (uint32_t i = threadIdx.x; i < a.size; i += blockDim.x) x[i] = room[i] * a.factor;
+    for (uint32_t i = threadIdx.x; i < a.size; i += blockDim.x) x[i] = shared[i] * a.factor;
 }

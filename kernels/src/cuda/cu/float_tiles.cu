@@ -66,7 +66,7 @@ struct OfFloat : Tile<1> {
 };
 
 // Shared memory: [parts, rows, chunks], the same for vectors, and the scales of their products.
-struct Room {
+struct SharedMemory {
     uint4 *rows, *vectors;
     float *steps;
 };
@@ -97,17 +97,17 @@ DEVICE void fetch_vector(const Vectors &a, uint32_t vector, uint32_t chunk, floa
 }
 
 // Four consecutive threads hold 32 elements of a vector.
-template <class Format> DEVICE void put_vector(const Room &room, uint32_t vector, uint32_t chunk, float x[CHUNK]) {
+template <class Format> DEVICE void put_vector(const SharedMemory &shared, uint32_t vector, uint32_t chunk, float x[CHUNK]) {
     uint4 parts[Format::PARTS];
     const float step = parts::split_of_four<typename Format::Type, Format::PARTS, Format::SCALED>(x, parts);
-    if (Format::SCALED && chunk == 0) room.steps[vector] = step;
+    if (Format::SCALED && chunk == 0) shared.steps[vector] = step;
     UNROLL
-    for (int part = 0; part < Format::PARTS; part++) room.vectors[(part * VECTORS + vector) * CHUNKS + chunk] = parts[part];
+    for (int part = 0; part < Format::PARTS; part++) shared.vectors[(part * VECTORS + vector) * CHUNKS + chunk] = parts[part];
 }
 
 // Adds the products of a warp's rows and vectors in shared memory.
 template <class Format>
-DEVICE void add(const Room &room, uint32_t first_row, uint32_t first_vector, float sums[Format::ROW_GROUPS][COLUMN_GROUPS][4]) {
+DEVICE void add(const SharedMemory &shared, uint32_t first_row, uint32_t first_vector, float sums[Format::ROW_GROUPS][COLUMN_GROUPS][4]) {
     constexpr int PARTS = Format::PARTS, ROW_PARTS = Format::ROW_PARTS;
     const uint32_t lane = threadIdx.x % WARP, group = lane / 4, of = lane % 4;
     UNROLL
@@ -115,7 +115,7 @@ DEVICE void add(const Room &room, uint32_t first_row, uint32_t first_vector, flo
         uint4 near[ROW_PARTS], far[ROW_PARTS];
         UNROLL
         for (int part = 0; part < ROW_PARTS; part++) {
-            const uint4 *from = room.rows + (part * Format::ROWS + first_row + 16 * r + group) * CHUNKS + of;
+            const uint4 *from = shared.rows + (part * Format::ROWS + first_row + 16 * r + group) * CHUNKS + of;
             near[part] = from[0];
             far[part] = from[8 * CHUNKS];
         }
@@ -128,13 +128,13 @@ DEVICE void add(const Room &room, uint32_t first_row, uint32_t first_vector, flo
             for (int both = PARTS - 1; both >= 0; both--) {
                 UNROLL
                 for (int part = 0; part < ROW_PARTS && part <= both; part++) {
-                    const uint4 column = room.vectors[((both - part) * VECTORS + vector + group) * CHUNKS + of];
+                    const uint4 column = shared.vectors[((both - part) * VECTORS + vector + group) * CHUNKS + of];
                     parts::add_chunks<typename Format::Type>(products, near[part], far[part], column);
                 }
             }
             UNROLL
             for (int j = 0; j < 4; j++) {
-                const float step = Format::SCALED ? room.steps[vector + 2 * of + j % 2] : 1.0f;
+                const float step = Format::SCALED ? shared.steps[vector + 2 * of + j % 2] : 1.0f;
                 sums[r][i][j] = fmaf(step, products[j], sums[r][i][j]);
             }
         }
@@ -147,7 +147,7 @@ template <class Format> DEVICE void multiply(const Product &product) {
     SHARED(uint4, of_rows, Format::ROW_PARTS * ROWS * CHUNKS);
     SHARED(uint4, of_vectors, Format::PARTS * VECTORS * CHUNKS);
     SHARED(float, steps, VECTORS);
-    const Room room = {of_rows, of_vectors, steps};
+    const SharedMemory shared = {of_rows, of_vectors, steps};
     uint32_t index = blockIdx.x;
     const MatrixProduct &matrix = matrix_of(product, &index);
     const Vectors &a = matrix.vectors;
@@ -175,12 +175,12 @@ template <class Format> DEVICE void multiply(const Product &product) {
             Format::take(raw[i], parts);
             UNROLL
             for (int part = 0; part < Format::ROW_PARTS; part++)
-                room.rows[(part * ROWS + own + i * (ROWS / EACH)) * CHUNKS + chunk] = parts[part];
+                shared.rows[(part * ROWS + own + i * (ROWS / EACH)) * CHUNKS + chunk] = parts[part];
         }
-        put_vector<Format>(room, own, chunk, x);
+        put_vector<Format>(shared, own, chunk, x);
         __syncthreads();
         if (done + CHUNKS < chunks) fetch(done + CHUNKS);
-        if (multiplies) add<Format>(room, warp_row, warp_vector, sums);
+        if (multiplies) add<Format>(shared, warp_row, warp_vector, sums);
         __syncthreads();
     }
     UNROLL

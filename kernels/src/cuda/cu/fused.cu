@@ -21,7 +21,7 @@ struct NormQuantise {
 
 // One block of `norm_threads` per row.
 KERNEL(norm_quantise, NormQuantise, NORM_THREADS) {
-    SHARED(float, room, NORM_THREADS / WARP);
+    SHARED(float, shared, NORM_THREADS / WARP);
     const size_t start = static_cast<size_t>(blockIdx.x) * a.width;
     float *x = a.x + start;
     const uint32_t lanes = 8 * ceil_div(a.width, 32), threads = blockDim.x;
@@ -39,7 +39,7 @@ KERNEL(norm_quantise, NormQuantise, NORM_THREADS) {
         squares = add_squares(squares, four);
         if (part == threadIdx.x) kept = four;
     }
-    const float factor = norm_factor(sum_of_block(squares, room), a.width, a.epsilon);
+    const float factor = norm_factor(sum_of_block(squares, shared), a.width, a.epsilon);
     for (uint32_t base = 0; base < lanes; base += threads) {
         const uint32_t part = base + threadIdx.x, column = 4 * part;
         const float4 four = base == 0 ? kept : four_of(x, column, a.width);

@@ -151,25 +151,25 @@ struct Heads {
 
 // Returns the norm factor of elements in shared memory, with the summation order of the separate
 // norm kernel.
-DEVICE float head_factor(const float *head, uint32_t size, float epsilon, float *room) {
+DEVICE float head_factor(const float *head, uint32_t size, float epsilon, float *shared) {
     const uint32_t lane = threadIdx.x % WARP, threads = norm_threads(size);
     for (uint32_t warp = threadIdx.x / WARP; warp < threads / WARP; warp += blockDim.x / WARP) {
         float squares = 0;
         for (uint32_t i = 4 * (warp * WARP + lane); i < size; i += 4 * threads)
             squares = add_squares(squares, four_of(head, i, size));
         squares = sum_of_warp(squares);
-        if (lane == 0) room[warp] = squares;
+        if (lane == 0) shared[warp] = squares;
     }
     __syncthreads();
     float sum = 0;
-    for (uint32_t warp = 0; warp < threads / WARP; warp++) sum += room[warp];
+    for (uint32_t warp = 0; warp < threads / WARP; warp++) sum += shared[warp];
     return norm_factor(sum, size, epsilon);
 }
 
 // One block per head and row of queries, keys and values, with the head in shared memory: adds the
 // bias, normalises, rotates and appends.
 KERNEL(heads_ready, Heads, 64) {
-    SHARED(float, room, NORM_THREADS / WARP);
+    SHARED(float, shared, NORM_THREADS / WARP);
     DYNAMIC_SHARED(float, numbers);
     uint32_t which = 0, block = blockIdx.x;
     while (which + 1 < a.count && block >= a.n * a.parts[which].heads) block -= a.n * a.parts[which++].heads;
@@ -180,7 +180,7 @@ KERNEL(heads_ready, Heads, 64) {
         numbers[i] = part.bias == nullptr ? x[i] : x[i] + part.bias[head * a.size + i];
     __syncthreads();
     if (part.weight != nullptr) {
-        const float factor = head_factor(numbers, a.size, part.epsilon, room);
+        const float factor = head_factor(numbers, a.size, part.epsilon, shared);
         for (uint32_t i = threadIdx.x; i < a.size; i += blockDim.x) numbers[i] = numbers[i] * factor * part.weight[i];
         __syncthreads();
     }
@@ -308,7 +308,7 @@ struct Map {
 
 // One block per head and row: the product with the head's matrix, rounded to half precision.
 KERNEL(kv_map, Map, 64) {
-    SHARED(float, room, 64 / WARP);
+    SHARED(float, shared, 64 / WARP);
     DYNAMIC_SHARED(float, x);
     const uint32_t head = blockIdx.x / a.count, row = blockIdx.x % a.count;
     const uint16_t *from =
@@ -332,9 +332,9 @@ KERNEL(kv_map, Map, 64) {
             fault(a.fault, row, sum);
         }
     }
-    before = sum_of_block(before, room);
+    before = sum_of_block(before, shared);
     __syncthreads();
-    behind = sum_of_block(behind, room);
+    behind = sum_of_block(behind, shared);
     if (threadIdx.x == 0) {
         a.squares[2 * static_cast<size_t>(blockIdx.x)] = before;
         a.squares[2 * static_cast<size_t>(blockIdx.x) + 1] = behind;

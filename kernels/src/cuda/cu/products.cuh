@@ -289,7 +289,7 @@ template <int COUNT> DEVICE void round_behind_others(const MatrixProduct &matrix
 // Multiplies the rows of block `block`, counted over all matrices, with a group of vectors.
 template <class Format, int COUNT> DEVICE void multiply(const Product &product, uint32_t block, uint32_t group) {
     constexpr int ROWS = OfWarp<Format, COUNT>::ROWS;
-    SHARED(float, room, WARPS * ROWS * COUNT);
+    SHARED(float, shared, WARPS * ROWS * COUNT);
     const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     const MatrixProduct &matrix = matrix_of(product, &block);
     const uint32_t split = matrix.split, of_block = WARPS / split * ROWS;
@@ -311,7 +311,7 @@ template <class Format, int COUNT> DEVICE void multiply(const Product &product, 
         UNROLL
         for (int j = 0; j < COUNT; j++) {
             const float sum = sum_of_warp(sums[i][j]);
-            if (lane == 0) room[(warp * ROWS + i) * COUNT + j] = row + i < matrix.live ? sum : 0.0f;
+            if (lane == 0) shared[(warp * ROWS + i) * COUNT + j] = row + i < matrix.live ? sum : 0.0f;
         }
     }
     __syncthreads();
@@ -320,7 +320,7 @@ template <class Format, int COUNT> DEVICE void multiply(const Product &product, 
     if (mine < of_block && to < matrix.rows && first + j < a.n) {
         const uint32_t first_warp = mine / ROWS * split, i = mine % ROWS;
         float sum = 0;
-        for (uint32_t part = 0; part < split; part++) sum += room[((first_warp + part) * ROWS + i) * COUNT + j];
+        for (uint32_t part = 0; part < split; part++) sum += shared[((first_warp + part) * ROWS + i) * COUNT + j];
         put_product(matrix.y + static_cast<size_t>(first + j) * matrix.y_width + to, matrix.adds, sum);
     }
     if (matrix.arrived != nullptr) round_behind_others<COUNT>(matrix, block * of_block, of_block, first);

@@ -11,7 +11,7 @@
 namespace products {
 
 // A matrix of a launch.
-struct OfSlot {
+struct OfMatrix {
     const MatrixProduct *matrix;
     // Blocks of 32 per row in use.
     uint32_t blocks;
@@ -35,12 +35,12 @@ DEVICE tiles::Codes codes_of(int4 first, int4 second) {
 
 // Common part of all formats.
 template <class Format> struct RowsOf {
-    typedef OfSlot Of;
+    typedef OfMatrix Of;
     typedef typename Format::Raw Raw;
     static constexpr int SCALES = Format::SCALES;
     static constexpr bool MINIMA = Format::MINIMA, ROW_A_LANE = false;
 
-    DEVICE Raw fetch(const OfSlot &of, uint32_t row, uint32_t block) {
+    DEVICE Raw fetch(const OfMatrix &of, uint32_t row, uint32_t block) {
         if (row >= of.matrix->live || block >= of.blocks) return {};
         return Format::fetch(of.matrix->w, row, block);
     }
@@ -49,7 +49,7 @@ template <class Format> struct RowsOf {
         Format::unpack(raw, block, codes, of);
     }
 
-    DEVICE void store(const OfSlot &of, uint32_t row, uint32_t vector, float sum) {
+    DEVICE void store(const OfMatrix &of, uint32_t row, uint32_t vector, float sum) {
         const MatrixProduct &matrix = *of.matrix;
         float *y = matrix.y + static_cast<size_t>(vector) * matrix.y_width + row;
         if (row < matrix.rows) put_product(y, matrix.adds, row < matrix.live ? sum : 0.0f);

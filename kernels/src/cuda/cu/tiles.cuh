@@ -54,7 +54,7 @@ struct OfVector {
 
 // Shared memory. The words of both halves of a block alternate, so that those a lane needs are
 // adjacent.
-struct Room {
+struct SharedMemory {
     int4 *rows, *vectors;
     // [scales and minima, blocks, rows].
     float *scales;
@@ -84,34 +84,34 @@ DEVICE OfVector fetch_vector(const Vectors &x, uint32_t vector, uint32_t block) 
     return {codes[2 * at], codes[2 * at + 1], x.steps[at], x.sums[at]};
 }
 
-template <class Rows> DEVICE void put_vector(const Room &room, uint32_t vector, uint32_t block, const OfVector &x) {
+template <class Rows> DEVICE void put_vector(const SharedMemory &shared, uint32_t vector, uint32_t block, const OfVector &x) {
     const Codes codes = {{x.first.x, x.first.y, x.first.z, x.first.w}, {x.second.x, x.second.y, x.second.z, x.second.w}};
-    put_codes(room.vectors, vector, block, codes);
+    put_codes(shared.vectors, vector, block, codes);
     const uint32_t at = block * STRIDE + vector;
-    room.steps[at] = x.step;
+    shared.steps[at] = x.step;
     if (!Rows::MINIMA) return;
     const int first = static_cast<int16_t>(x.sums & 0xffffu), second = static_cast<int>(x.sums) >> 16;
     if (Rows::SCALES == 1) {
-        room.totals[at] = static_cast<float>(first + second);
+        shared.totals[at] = static_cast<float>(first + second);
     } else {
-        room.totals[at] = static_cast<float>(first);
-        room.totals[BLOCKS * STRIDE + at] = static_cast<float>(second);
+        shared.totals[at] = static_cast<float>(first);
+        shared.totals[BLOCKS * STRIDE + at] = static_cast<float>(second);
     }
 }
 
-template <class Rows> DEVICE void put_row(const Room &room, uint32_t row, uint32_t block, const Codes &codes, const Scales &of) {
-    put_codes(room.rows, row, block, codes);
+template <class Rows> DEVICE void put_row(const SharedMemory &shared, uint32_t row, uint32_t block, const Codes &codes, const Scales &of) {
+    put_codes(shared.rows, row, block, codes);
     UNROLL
     for (int i = 0; i < Rows::SCALES; i++) {
-        room.scales[(i * BLOCKS + block) * STRIDE + row] = of.scales[i];
-        if (Rows::MINIMA) room.scales[((Rows::SCALES + i) * BLOCKS + block) * STRIDE + row] = of.minima[i];
+        shared.scales[(i * BLOCKS + block) * STRIDE + row] = of.scales[i];
+        if (Rows::MINIMA) shared.scales[((Rows::SCALES + i) * BLOCKS + block) * STRIDE + row] = of.minima[i];
     }
 }
 
 // Adds the products of a warp's rows and vectors in shared memory. A lane has four sums per
 // `COLUMNS` vectors, as in `Fragment`.
 template <class Rows>
-DEVICE void add(const Room &room, uint32_t first_row, uint32_t first_vector, float sums[COLUMN_GROUPS][4]) {
+DEVICE void add(const SharedMemory &shared, uint32_t first_row, uint32_t first_vector, float sums[COLUMN_GROUPS][4]) {
     constexpr int SCALES = Rows::SCALES, PARTS = Rows::MINIMA ? 2 * SCALES : SCALES;
     const uint32_t lane = threadIdx.x % WARP, group = lane / 4, of = lane % 4;
     const uint32_t row = first_row + group;
@@ -119,18 +119,18 @@ DEVICE void add(const Room &room, uint32_t first_row, uint32_t first_vector, flo
     // block.
     UNROLL_BY(1)
     for (uint32_t block = 0; block < BLOCKS; block++) {
-        const uint2 near = words_of(room.rows, row, block, of), far = words_of(room.rows, row + 8, block, of);
+        const uint2 near = words_of(shared.rows, row, block, of), far = words_of(shared.rows, row + 8, block, of);
         float of_rows[PARTS][2];
         UNROLL
         for (int part = 0; part < PARTS; part++) {
-            const float *from = room.scales + (part * BLOCKS + block) * STRIDE + row;
+            const float *from = shared.scales + (part * BLOCKS + block) * STRIDE + row;
             of_rows[part][0] = from[0];
             of_rows[part][1] = from[8];
         }
         UNROLL
         for (uint32_t i = 0; i < COLUMN_GROUPS; i++) {
             const uint32_t vector = first_vector + COLUMNS * i;
-            const uint2 column = words_of(room.vectors, vector + group, block, of);
+            const uint2 column = words_of(shared.vectors, vector + group, block, of);
             const Fragment x = {{near.x, far.x, near.y, far.y}, {column.x, column.y}};
             int products[SCALES][4] = {};
             if (SCALES == 1) {
@@ -140,12 +140,12 @@ DEVICE void add(const Room &room, uint32_t first_row, uint32_t first_vector, flo
                 add_products_of_half<1>(products[SCALES - 1], x);
             }
             const uint32_t at = (block * STRIDE + vector) / 2 + of;
-            const float2 steps = reinterpret_cast<const float2 *>(room.steps)[at];
+            const float2 steps = reinterpret_cast<const float2 *>(shared.steps)[at];
             float2 totals[SCALES] = {};
             if (Rows::MINIMA) {
                 UNROLL
                 for (int half = 0; half < SCALES; half++)
-                    totals[half] = reinterpret_cast<const float2 *>(room.totals)[half * (BLOCKS * STRIDE / 2) + at];
+                    totals[half] = reinterpret_cast<const float2 *>(shared.totals)[half * (BLOCKS * STRIDE / 2) + at];
             }
             UNROLL
             for (int j = 0; j < 4; j++) {
@@ -173,7 +173,7 @@ DEVICE void multiply(const typename Rows::Of &rows, const Vectors &x, uint32_t f
     SHARED(float, scales, PARTS * BLOCKS * STRIDE);
     SHARED(float2, steps, BLOCKS * STRIDE / 2);
     SHARED(float2, totals, Rows::MINIMA ? SCALES * BLOCKS * STRIDE / 2 : 1);
-    const Room room = {of_rows, of_vectors, scales, reinterpret_cast<float *>(steps), reinterpret_cast<float *>(totals)};
+    const SharedMemory shared = {of_rows, of_vectors, scales, reinterpret_cast<float *>(steps), reinterpret_cast<float *>(totals)};
     const uint32_t thread = threadIdx.x, warp = thread / WARP;
     // Blocks loaded by the thread: adjacent threads take blocks of one row, or rows of one block.
     const uint32_t row = Rows::ROW_A_LANE ? thread % ROWS : thread / BLOCKS;
@@ -190,14 +190,14 @@ DEVICE void multiply(const typename Rows::Of &rows, const Vectors &x, uint32_t f
         Codes codes;
         Scales of;
         Rows::unpack(raw, done + of_row, codes, of);
-        put_row<Rows>(room, row, of_row, codes, of);
-        put_vector<Rows>(room, vector, of_vector, next);
+        put_row<Rows>(shared, row, of_row, codes, of);
+        put_vector<Rows>(shared, vector, of_vector, next);
         __syncthreads();
         if (done + BLOCKS < x.blocks) {
             raw = Rows::fetch(rows, first_row + row, done + BLOCKS + of_row);
             next = fetch_vector(x, first_vector + vector, done + BLOCKS + of_vector);
         }
-        if (multiplies) add<Rows>(room, warp_row, warp_vector, sums);
+        if (multiplies) add<Rows>(shared, warp_row, warp_vector, sums);
         __syncthreads();
     }
     const uint32_t lane = thread % WARP;

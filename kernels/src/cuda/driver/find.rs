@@ -57,9 +57,9 @@ fn device_properties(index: c_int) -> Result<DeviceProperties, DeviceError> {
     // SAFETY: the driver is initialised and returned the handle; the length passed leaves the last
     // byte of `name` zero.
     unsafe {
-        let room = name.len() as c_int - 1;
+        let length = name.len() as c_int - 1;
         check_driver(
-            sys::cuDeviceGetName(name.as_mut_ptr().cast(), room, handle),
+            sys::cuDeviceGetName(name.as_mut_ptr().cast(), length, handle),
             "asking a device's name",
         )?;
         check_driver(

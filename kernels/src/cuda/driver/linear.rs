@@ -89,11 +89,11 @@ impl LinearContext {
         let [mut device_len, mut host_len] = [0; 2];
         let code = self.call_library(|| sizes(&mut device_len, &mut host_len))?;
         check_solver(code, doing)?;
-        let room = self.device.allocate(device_len)?;
+        let workspace = self.device.allocate(device_len)?;
         let info = self.device.allocate(size_of::<c_int>())?;
         self.device.upload(&0_i32.to_ne_bytes(), &info, 0)?;
         let mut host = vec![0_u64; host_len.div_ceil(size_of::<u64>()).max(1)];
-        let (on_device, on_host) = (pointer(&room), host.as_mut_ptr().cast());
+        let (on_device, on_host) = (pointer(&workspace), host.as_mut_ptr().cast());
         let info_at = pointer(&info).cast();
         let code = self.call_library(|| run(on_device, device_len, on_host, host_len, info_at))?;
         // Queued work may use the host workspace until here.

@@ -196,10 +196,10 @@ pub fn attention<D: Device>(
     q: &D::Memory,
     held: &DeviceLayerCache<'_, D>,
     attention: &Attention,
-    room: &mut AttentionScratch<D>,
+    scratch: &mut AttentionScratch<D>,
     out: &D::Memory,
 ) -> Result<(), DeviceError> {
-    match attend_splits(device, queries, q, held, attention, room, out)? {
+    match attend_splits(device, queries, q, held, attention, scratch, out)? {
         Some(joined) => joined.finish(device, out),
         None => Ok(()),
     }
@@ -213,7 +213,7 @@ pub fn attend_splits<D: Device>(
     q: &D::Memory,
     held: &DeviceLayerCache<'_, D>,
     attention: &Attention,
-    room: &mut AttentionScratch<D>,
+    scratch: &mut AttentionScratch<D>,
     out: &D::Memory,
 ) -> Result<Option<PartialAttention<D>>, DeviceError> {
     const KERNEL: Kernel<Attend> = Kernel::new("attend_split", THREADS);
@@ -224,7 +224,7 @@ pub fn attend_splits<D: Device>(
     } = held.full[0].shape();
     let group = check_shapes(held, queries, attention)?;
     if let Some(tiles) = TilingPlan::for_batch(device, queries, held, attention) {
-        let joined = tiles.attend(device, queries, q, held, attention, room)?;
+        let joined = tiles.attend(device, queries, q, held, attention, scratch)?;
         return Ok(Some(joined));
     }
     let low = low_arguments(held)?;
@@ -244,7 +244,7 @@ pub fn attend_splits<D: Device>(
     } else {
         splits
     };
-    let partial = room.partial_sums(device, &[rows, heads, most, 2 + wide])?;
+    let partial = scratch.partial_sums(device, &[rows, heads, most, 2 + wide])?;
     let [codes, _] = held.full[0].kv_type().row_bytes(size);
     let shared = SplitLayout::largest_that_fits(group, size, low.ranks, codes);
     let arguments = Attend {

@@ -107,8 +107,17 @@ impl Case {
             low_rank: None,
             start: self.start + at,
         };
-        let mut room = AttentionScratch::default();
-        attention(device, queries, q, &held, &self.attention(), &mut room, out).unwrap();
+        let mut scratch = AttentionScratch::default();
+        attention(
+            device,
+            queries,
+            q,
+            &held,
+            &self.attention(),
+            &mut scratch,
+            out,
+        )
+        .unwrap();
     }
 
     fn found(&self, device: &EmulatedDevice, filled: &Filled, at: usize, rows: usize) -> Vec<f32> {

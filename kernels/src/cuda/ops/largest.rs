@@ -71,12 +71,12 @@ impl<D: Device> TopK<D> {
         if self
             .buffer
             .as_ref()
-            .is_none_or(|room| room.len() < words * F32_BYTES)
+            .is_none_or(|buffer| buffer.len() < words * F32_BYTES)
         {
             self.buffer = None;
             self.buffer = Some(device.allocate(words * F32_BYTES)?);
         }
-        let Some(room) = &self.buffer else {
+        let Some(buffer) = &self.buffer else {
             return Ok(());
         };
         let (mut before, mut at, mut numbers) = (None, 0, numbers);
@@ -88,7 +88,7 @@ impl<D: Device> TopK<D> {
                 },
                 before: before.unwrap_or(DeviceSpan::NULL),
                 out: byte_span(
-                    room,
+                    buffer,
                     "the largest",
                     at * F32_BYTES,
                     &[blocks, record],
@@ -117,11 +117,11 @@ impl<D: Device> TopK<D> {
     /// Returns index and value of the selected elements after all earlier operations, in descending
     /// order with ties by index; `None` if an element is not finite.
     pub fn take(&self, device: &D) -> Result<Option<Vec<(u32, f32)>>, DeviceError> {
-        let Some(room) = &self.buffer else {
+        let Some(buffer) = &self.buffer else {
             return Ok(None);
         };
         let mut record = vec![0; (1 + 2 * self.k) * F32_BYTES];
-        device.download(room, self.result_offset * F32_BYTES, &mut record)?;
+        device.download(buffer, self.result_offset * F32_BYTES, &mut record)?;
         let words = record.as_chunks::<F32_BYTES>().0.iter();
         let words: Vec<u32> = words.map(|&bytes| u32::from_le_bytes(bytes)).collect();
         let Some((&NO_INDEX, found)) = words.split_first() else {

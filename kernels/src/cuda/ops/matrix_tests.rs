@@ -63,7 +63,7 @@ fn get(device: &EmulatedDevice, memory: &EmulatedMemory, numbers: usize) -> Vec<
     crate::cuda::ops::download_floats(device, memory, numbers).unwrap()
 }
 
-fn room(device: &EmulatedDevice, numbers: usize) -> EmulatedMemory {
+fn allocate(device: &EmulatedDevice, numbers: usize) -> EmulatedMemory {
     put(device, &vec![-77.0; numbers])
 }
 
@@ -74,7 +74,7 @@ fn products(
     workspace: &mut Workspace<EmulatedDevice>,
 ) -> Vec<f32> {
     let n = x.len().checked_div(matrix.cols()).unwrap_or(1);
-    let y = room(device, n * matrix.rows());
+    let y = allocate(device, n * matrix.rows());
     let x = put(device, x);
     product(device, 0..n, matrix, &x, &y, workspace).unwrap();
     get(device, &y, n * matrix.rows())

@@ -229,7 +229,7 @@ pub fn project_after<D: Device>(
             end - numbers.div_ceil(ALIGNMENT) * ALIGNMENT
         })
         .collect();
-    let room = workspace.factor_outputs.reserve(device, end)?;
+    let outputs = workspace.factor_outputs.reserve(device, end)?;
     while workspace.quantised_factor_outputs.len() < factors.len() {
         workspace.quantised_factor_outputs.push(GrowingBuffer(None));
     }
@@ -254,7 +254,13 @@ pub fn project_after<D: Device>(
         .zip(counts)
         .zip(&mut workspace.quantised_factor_outputs);
     for (index, (((factor, start), count), of_inner)) in of_factors.enumerate() {
-        let x = byte_span(room, "an inner vector", start, &[n, factor.rows], F32_BYTES)?;
+        let x = byte_span(
+            outputs,
+            "an inner vector",
+            start,
+            &[n, factor.rows],
+            F32_BYTES,
+        )?;
         let mut vectors = InputVectors::new(n, factor.rows, x);
         let second = projection_targets(n, projections, Input::Inner(index))?;
         allocate_quantised(device, &mut vectors, &second, of_inner)?;

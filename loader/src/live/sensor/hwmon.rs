@@ -34,7 +34,7 @@ pub struct Hwmon {
 impl Hwmon {
     /// Opens the processors of drivers below `root` ([`ROOT`]) and the counters below `powercap`
     /// ([`rapl::ROOT`](super::rapl::ROOT)). Without counters there is only a temperature, and a
-    /// [note](Sensor::notes) with the reason.
+    /// [note](super::SensorInfo::notes) with the reason.
     pub fn open(root: &Path, powercap: &Path, clock: Clock) -> Result<Hwmon, LiveError> {
         let (mut temperatures, mut known, mut others) = (Vec::new(), Vec::new(), Vec::new());
         let drivers = if root.is_dir() {

@@ -21,7 +21,7 @@ use serde_json::Value;
 use super::{compile, eval, list, number, text};
 
 const UNCHANGED_PLAN: &str = r#"{
-  "format": "htc-plan", "version": 1, "method": "gp", "factor_type": "f32",
+  "format": "htc-plan", "version": 2, "method": "gp", "factor_type": "f32",
   "units": [{"layer": 0, "projections": ["v"], "form": "dense"}]
 }"#;
 

@@ -3,6 +3,7 @@
 mod allocators;
 mod budgets;
 mod energy;
+mod experts;
 mod published;
 
 use crate::options::{CodeOptions, DenseTypes, LayoutOptions, TreatmentOptions};

@@ -4,7 +4,7 @@ use super::*;
 
 const BANDS: &str = r#"{
   "format": "htc-plan",
-  "version": 1,
+  "version": 2,
   "method": "gp",
   "factor_type": "q8_0",
   "embedding": {"form": "dense", "types": {"weight": "100*2:t4x8;412*2:t2x7,l3x1"}},
@@ -43,7 +43,7 @@ fn codes_of_column_groups_round_trip() {
         (
             "412*",
             "413*",
-            "expected classes of 512 rows together for embedding",
+            "expected classes of 512 rows together for token_embd",
         ),
         ("t2x7,l3x1", "t2x7", "classes of 256 and 224 columns"),
         ("1:t3x8", "1:t3x7", "256 columns, 7 bands"),
@@ -73,7 +73,7 @@ fn padding_note_appears_once() {
     let text = |down: &str, notes: &str| {
         format!(
             r#"{{
-  "format": "htc-plan", "version": 1, "method": "gp", "factor_type": "q8_0",
+  "format": "htc-plan", "version": 2, "method": "gp", "factor_type": "q8_0",
   "notes": [{notes}],
   "units": [
     {{"layer": 0, "projections": ["down"], "form": "dense", "types": {{"weight": "{down}"}}}},

@@ -46,15 +46,15 @@ impl CudaGram {
 
     fn upload(&mut self, vectors: &[f64]) -> Result<&CudaMemory, DeviceError> {
         let needed = size_of_val(vectors);
-        let room = match self.vectors.take() {
-            Some(room) if room.len() >= needed => room,
-            room => {
-                drop(room);
+        let memory = match self.vectors.take() {
+            Some(memory) if memory.len() >= needed => memory,
+            memory => {
+                drop(memory);
                 self.shared.device.allocate(needed)?
             }
         };
-        overwrite(&self.shared.device, vectors, &room)?;
-        Ok(self.vectors.insert(room))
+        overwrite(&self.shared.device, vectors, &memory)?;
+        Ok(self.vectors.insert(memory))
     }
 }
 

@@ -131,7 +131,7 @@ pub(super) fn blas_error_description(code: cublasStatus_t) -> String {
 pub(super) fn solver_error_description(code: cusolverStatus_t) -> String {
     let words = match code {
         cusolverStatus_t::CUSOLVER_STATUS_NOT_INITIALIZED => "the library was not initialized",
-        cusolverStatus_t::CUSOLVER_STATUS_ALLOC_FAILED => "no room for what the library needs",
+        cusolverStatus_t::CUSOLVER_STATUS_ALLOC_FAILED => "not enough memory for the library",
         cusolverStatus_t::CUSOLVER_STATUS_INVALID_VALUE => "an argument is not valid",
         cusolverStatus_t::CUSOLVER_STATUS_ARCH_MISMATCH => "the device lacks what is needed",
         cusolverStatus_t::CUSOLVER_STATUS_EXECUTION_FAILED => "the device failed to execute it",

@@ -132,13 +132,13 @@ impl TilingPlan {
         q: &D::Memory,
         held: &DeviceLayerCache<'_, D>,
         attention: &Attention,
-        room: &mut AttentionScratch<D>,
+        scratch: &mut AttentionScratch<D>,
     ) -> Result<PartialAttention<D>, DeviceError> {
         let QueryShape { rows, heads, .. } = queries;
         let shape = held.full[0].shape();
         let size = shape.size;
         let joined = PartialAttention {
-            partial: room.partial_sums(device, &[rows, heads, self.splits, 2 + size])?,
+            partial: scratch.partial_sums(device, &[rows, heads, self.splits, 2 + size])?,
             queries,
             kv_heads: shape.heads,
             size,

@@ -126,8 +126,8 @@ pub struct KvRowsFrom<'a, D: Device> {
     pub first: usize,
 }
 
-/// Multiplies `n` rows of each head, from `from.1` on, by its matrix in `matrix [heads, to size,
-/// from size]` and writes them from row `to.1` on, both in half precision. Returns the squared
+/// Multiplies `n` rows of each head, from `from.first` on, by its matrix in `matrix [heads, to size,
+/// from size]` and writes them from row `to.first` on, both in half precision. Returns the squared
 /// norms of each row before and after, head by head. An unrepresentable value is recorded in entry
 /// `entry`.
 ///

@@ -9,7 +9,7 @@ use crate::reference;
 pub(super) fn matrix(random: &mut Random, codes: &Codes, rows: usize) -> Vec<u8> {
     let mut packer = ColumnGroupWriter::new(codes, rows);
     for row in 0..rows {
-        for kind in [CodeKind::Codebook, CodeKind::Trellis] {
+        for kind in CodeKind::ALL {
             if codes.contains_kind(kind) {
                 packer.set_row_scale(kind, row, random.number()).unwrap();
             }
@@ -143,7 +143,7 @@ fn column_group_rows_are_dequantised_exactly() {
         )
         .unwrap();
         let tokens = [299, 0, 254, 255, 256, 31];
-        let out = room(&device, tokens.len() * cols);
+        let out = allocate(&device, tokens.len() * cols);
         dequantise_rows(&device, &held, &tokens, None, &out).unwrap();
         let found = get(&device, &out, tokens.len() * cols);
         let mut row = vec![0.0; cols];
@@ -218,7 +218,7 @@ fn class_rows_give_products_of_their_class() {
             check(part, n, &x, &found, &format!("{text} class {index}"));
         }
         let tokens: Vec<u32> = (0..rows as u32).rev().collect();
-        let out = room(&device, rows * w.cols());
+        let out = allocate(&device, rows * w.cols());
         dequantise_rows(&device, &held, &tokens, Some(2.0), &out).unwrap();
         let found = get(&device, &out, rows * w.cols());
         let mut row = vec![0.0; w.cols()];
@@ -277,7 +277,7 @@ fn large_column_group_matrix_is_packed_by_any_threads() {
     for pool in [None, Some(&pool)] {
         let source = MatrixSource::ColumnGroups(ColumnGroupMatrix::Uniform(w));
         let held = DeviceMatrix::new_with_pool(pool, &device, source).unwrap();
-        let out = room(&device, tokens.len() * cols);
+        let out = allocate(&device, tokens.len() * cols);
         dequantise_rows(&device, &held, &tokens, None, &out).unwrap();
         let found = get(&device, &out, tokens.len() * cols);
         let mut row = vec![0.0; cols];

@@ -88,7 +88,7 @@ fn products_of_every_type_agree_with_the_reference() {
                 let held = DeviceMatrix::new(&device, MatrixSource::Blocks(w)).unwrap();
                 assert_eq!([held.rows(), held.cols()], [rows, cols]);
                 let x = random.numbers(n * cols);
-                let y = room(&device, n * rows);
+                let y = allocate(&device, n * rows);
                 let x_there = put(&device, &x);
                 product(&device, 0..n, &held, &x_there, &y, &mut workspace).unwrap();
                 let y = get(&device, &y, n * rows);
@@ -127,7 +127,7 @@ fn block_rows_are_dequantised_exactly() {
         let held = DeviceMatrix::new(&device, MatrixSource::Blocks(w)).unwrap();
         let tokens = [5, 0, 3, 3];
         for scale in [None, Some(11.313_708)] {
-            let out = room(&device, tokens.len() * cols);
+            let out = allocate(&device, tokens.len() * cols);
             dequantise_rows(&device, &held, &tokens, scale, &out).unwrap();
             let found = get(&device, &out, tokens.len() * cols);
             let mut row = vec![0.0; cols];
@@ -137,7 +137,7 @@ fn block_rows_are_dequantised_exactly() {
                 assert_eq!(found, row, "{dtype} row {token}");
             }
         }
-        let out = room(&device, cols);
+        let out = allocate(&device, cols);
         assert!(dequantise_rows(&device, &held, &[6], None, &out).is_err());
         assert!(dequantise_rows(&device, &held, &[1, 2], None, &out).is_err());
     }
@@ -151,7 +151,7 @@ fn more_rows_than_a_launch_are_dequantised() {
     let device = EmulatedDevice::new(1);
     let held = DeviceMatrix::new(&device, MatrixSource::Blocks(w)).unwrap();
     let tokens: Vec<u32> = (0..260).map(|_| random.bits() % 300).collect();
-    let out = room(&device, 260 * 32);
+    let out = allocate(&device, 260 * 32);
     dequantise_rows(&device, &held, &tokens, None, &out).unwrap();
     let found = get(&device, &out, 260 * 32);
     let mut row = [0.0; 32];
@@ -282,7 +282,7 @@ fn large_block_matrix_is_packed_by_any_threads() {
         let tokens = ends.map(|row| row as u32);
         for pool in [None, Some(&pool)] {
             let held = DeviceMatrix::new_with_pool(pool, &device, MatrixSource::Blocks(w)).unwrap();
-            let out = room(&device, tokens.len() * cols);
+            let out = allocate(&device, tokens.len() * cols);
             dequantise_rows(&device, &held, &tokens, None, &out).unwrap();
             let found = get(&device, &out, tokens.len() * cols);
             let mut row = vec![0.0; cols];

@@ -139,20 +139,20 @@ fn factored_float_projections_match_separate_products() {
     let mut random = Random(44);
     let device = EmulatedDevice::new(44);
     let mut workspace = Workspace::default();
-    let (width, rows, rank, n, of_slot) = (52, 75, 70, 40, [131, 9]);
+    let (width, rows, rank, n, matrix_rows) = (52, 75, 70, 40, [131, 9]);
     for dtype in FLOAT {
         let make = |random: &mut Random, rows: usize, cols: usize| {
             stored(dtype, &random.numbers(rows * cols))
         };
         let a_bytes = make(&mut random, 90, width);
         let a = Matrix::new(dtype, 90, width, &a_bytes).unwrap();
-        let b_bytes = of_slot.map(|rows| make(&mut random, rows + 3, 90));
-        let b = [0, 1].map(|i| Matrix::new(dtype, of_slot[i] + 3, 90, &b_bytes[i]).unwrap());
+        let b_bytes = matrix_rows.map(|rows| make(&mut random, rows + 3, 90));
+        let b = [0, 1].map(|i| Matrix::new(dtype, matrix_rows[i] + 3, 90, &b_bytes[i]).unwrap());
         let hold = |w| DeviceMatrix::new(&device, MatrixSource::Blocks(w)).unwrap();
         let (held_a, held_b) = (hold(a), b.map(hold));
         let x = random.numbers(n * width);
         let there = put(&device, &x);
-        let before = of_slot.map(|rows| random.numbers(n * rows));
+        let before = matrix_rows.map(|rows| random.numbers(n * rows));
         let y = [0, 1].map(|i| put(&device, &before[i]));
         let factors = [Factor {
             matrix: &held_a,
@@ -161,7 +161,7 @@ fn factored_float_projections_match_separate_products() {
         }];
         let projections = [0, 1].map(|i| Projection {
             matrix: &held_b[i],
-            rows: of_slot[i],
+            rows: matrix_rows[i],
             cols: rows,
             input: Input::Inner(0),
             y: &y[i],
@@ -174,12 +174,12 @@ fn factored_float_projections_match_separate_products() {
             .chunks_exact_mut(rows)
             .for_each(|row| row[rank..].fill(0.0));
         for i in [0, 1] {
-            let second = b[i].first_rows(of_slot[i]).unwrap();
+            let second = b[i].first_rows(matrix_rows[i]).unwrap();
             let second = hold(second.first_cols(rows).unwrap());
             let alone = products(&device, &second, &inner, &mut workspace);
             let expected = alone.iter().zip(&before[i]);
             let expected = expected.map(|(&y, &before)| if i == 0 { before + y } else { y });
-            let found = get(&device, &y[i], n * of_slot[i]);
+            let found = get(&device, &y[i], n * matrix_rows[i]);
             assert_eq!(bits(&found), bits(&expected.collect::<Vec<_>>()), "{dtype}");
         }
     }

@@ -65,7 +65,7 @@ fn projections_are_products(
         let rows = rank.next_multiple_of(block);
         let x = random.numbers(n * width);
         let x_there = put(device, &x);
-        let [y, of_dense] = [9, 6].map(|rows| room(device, n * rows));
+        let [y, of_dense] = [9, 6].map(|rows| allocate(device, n * rows));
         let factors = [Factor {
             matrix: &a,
             rows,
@@ -108,7 +108,7 @@ fn projections_are_products(
             row[rank..].fill(0.0);
         }
         let second = DeviceMatrix::new(device, MatrixSource::Blocks(second)).unwrap();
-        let y = room(device, n * 9);
+        let y = allocate(device, n * 9);
         let inner = put(device, &inner);
         product(device, 0..n, &second, &inner, &y, workspace).unwrap();
         let expected = get(device, &y, n * 9);
@@ -156,7 +156,7 @@ fn projections_of_several_factors_are_independent() {
                workspace: &mut Workspace<EmulatedDevice>| {
         let ys: Vec<_> = projections
             .iter()
-            .map(|(matrix, _)| room(&device, n * matrix.rows()))
+            .map(|(matrix, _)| allocate(&device, n * matrix.rows()))
             .collect();
         let projections: Vec<_> = projections
             .iter()
@@ -200,7 +200,7 @@ fn projections_share_launches() {
     let mut random = Random(25);
     let device = EmulatedDevice::new(25);
     let mut workspace = Workspace::default();
-    let x = room(&device, 256);
+    let x = allocate(&device, 256);
     let of = |random: &mut Random, dtype, rows, cols| held(&device, random, dtype, rows, cols).1;
     let three = [8, 4, 3].map(|rows| of(&mut random, DType::Q8_0, rows, 256));
     let basis = of(&mut random, DType::Q8_0, 64, 256);
@@ -210,7 +210,7 @@ fn projections_share_launches() {
     let banded = ColumnGroupMatrix::Uniform(ColumnGroups::new(&codes, 11, &bytes).unwrap());
     let banded =
         [(); 3].map(|()| DeviceMatrix::new(&device, MatrixSource::ColumnGroups(banded)).unwrap());
-    let y = room(&device, 11);
+    let y = allocate(&device, 11);
     let mut launches = |factors: &[Factor<'_, EmulatedDevice>],
                         matrices: &[DeviceMatrix<EmulatedDevice>]| {
         let projections: Vec<_> = matrices
@@ -255,7 +255,7 @@ fn pair_launch_gives_identical_bits() {
         for (n, one) in [(1, true), (3, true), (4, true), (5, false)] {
             let x = put(&device, &random.numbers(n * width));
             let run = |workspace: &mut Workspace<EmulatedDevice>| {
-                let ys = [45, 7, 9].map(|rows| room(&device, n * rows));
+                let ys = [45, 7, 9].map(|rows| allocate(&device, n * rows));
                 let factors = [(&a, full), (&c, full / 2 + 1)].map(|(matrix, rank)| Factor {
                     matrix,
                     rows: full,
@@ -308,12 +308,12 @@ fn product_of_a_row_range_matches_the_full_product() {
         let there = put(&device, &x);
         let all = products(&device, &w, &x, &mut workspace);
         for rows in [0..1, 1..4, 3..4, 2..2] {
-            let y = room(&device, rows.len() * 10);
+            let y = allocate(&device, rows.len() * 10);
             product(&device, rows.clone(), &w, &there, &y, &mut workspace).unwrap();
             let found = get(&device, &y, rows.len() * 10);
             assert_eq!(found, all[rows.start * 10..rows.end * 10]);
         }
-        let y = room(&device, 10);
+        let y = allocate(&device, 10);
         assert!(product(&device, 4..5, &w, &there, &y, &mut workspace).is_err());
         assert!(product(&device, 0..2, &w, &there, &y, &mut workspace).is_err());
     }
@@ -326,8 +326,8 @@ fn mismatched_projections_are_rejected() {
     let mut workspace = Workspace::default();
     let (_, a) = held(&device, &mut random, DType::Q8_0, 64, 128);
     let (_, b) = held(&device, &mut random, DType::Q8_0, 4, 64);
-    let (x, y) = (room(&device, 128), room(&device, 4));
-    let mut run = |n, rows, rank, cols, index, of_slot| {
+    let (x, y) = (allocate(&device, 128), allocate(&device, 4));
+    let mut run = |n, rows, rank, cols, index, matrix_rows| {
         let factors = [Factor {
             matrix: &a,
             rows,
@@ -335,7 +335,7 @@ fn mismatched_projections_are_rejected() {
         }];
         let projections = [Projection {
             matrix: &b,
-            rows: of_slot,
+            rows: matrix_rows,
             cols,
             input: Input::Inner(index),
             y: &y,

@@ -229,7 +229,7 @@ fn factored_projections_match_in_tiles() {
     let [held_a, held_b] =
         [a, b].map(|w| DeviceMatrix::new(&device, MatrixSource::Blocks(w)).unwrap());
     let x = random.numbers(n * width);
-    let y = room(&device, n * 9);
+    let y = allocate(&device, n * 9);
     let there = put(&device, &x);
     let factors = [Factor {
         matrix: &held_a,

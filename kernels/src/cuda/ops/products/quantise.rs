@@ -105,7 +105,7 @@ pub(super) fn allocate_quantised<D: Device>(
     device: &D,
     vectors: &mut InputVectors,
     matrices: &[(&DeviceMatrix<D>, ProductOutput)],
-    room: &mut GrowingBuffer<D>,
+    buffer: &mut GrowingBuffer<D>,
 ) -> Result<(), DeviceError> {
     let reads_integers = |&(matrix, _): &(&DeviceMatrix<D>, ProductOutput)| match matrix.layout() {
         DeviceLayout::Blocks(blocks) => !blocks.format.reads_floats(),
@@ -119,7 +119,7 @@ pub(super) fn allocate_quantised<D: Device>(
         .flat_map(|&(matrix, _)| column_group_parts(matrix));
     let own = own.filter(|part| needs_own_quantisation(*part)).map(Some);
     let wanted: Vec<_> = plain.then_some(None).into_iter().chain(own).collect();
-    vectors.quantised = allocate_forms(device, vectors, &wanted, room)?;
+    vectors.quantised = allocate_forms(device, vectors, &wanted, buffer)?;
     vectors.has_plain_form = plain;
     Ok(())
 }
@@ -152,7 +152,7 @@ fn allocate_forms<D: Device>(
     device: &D,
     vectors: &InputVectors,
     parts: &[Option<&ColumnGroupPart<D>>],
-    room: &mut GrowingBuffer<D>,
+    buffer: &mut GrowingBuffer<D>,
 ) -> Result<Vec<QuantisedVectors>, DeviceError> {
     if parts.is_empty() {
         return Ok(Vec::new());
@@ -165,7 +165,7 @@ fn allocate_forms<D: Device>(
     let codes = (blocks * BLOCK).next_multiple_of(ALIGNMENT);
     let numbers = (blocks * F32_BYTES).next_multiple_of(ALIGNMENT);
     let each = codes + 2 * numbers;
-    let memory = room.reserve(device, each * parts.len())?;
+    let memory = buffer.reserve(device, each * parts.len())?;
     let place = |(index, part): (usize, &Option<&ColumnGroupPart<D>>)| {
         let start = index * each;
         Ok(QuantisedVectors {

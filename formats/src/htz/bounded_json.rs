@@ -1,0 +1,137 @@
+//! JSON values of untrusted manifests: with unique keys, and in bounded number.
+
+use std::fmt;
+
+use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
+use serde_json::map::Entry;
+use serde_json::{Error, Map, Value};
+
+use crate::escape::escape_truncated;
+use crate::limits::MAX_TEXTS_OF_MANIFEST;
+
+/// Parses a text of at most `limit` values, which includes lists and objects.
+pub(super) fn parse(text: &str, limit: usize) -> Result<Value, Error> {
+    let mut deserializer = serde_json::Deserializer::from_str(text);
+    let value = deserialize(&mut deserializer, limit)?;
+    deserializer.end()?;
+    Ok(value)
+}
+
+/// Deserialises a value as [`parse`] does.
+pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+    deserializer: D,
+    limit: usize,
+) -> Result<Value, D::Error> {
+    let mut count = ValueCount { limit, left: limit };
+    ValueSeed(&mut count).deserialize(deserializer)
+}
+
+/// Deserialises a list of at most [`MAX_TEXTS_OF_MANIFEST`] texts.
+pub(super) fn texts<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+    struct TextsVisitor;
+
+    impl<'de> Visitor<'de> for TextsVisitor {
+        type Value = Vec<String>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a list of texts")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Vec<String>, A::Error> {
+            let mut texts = Vec::new();
+            while let Some(text) = items.next_element()? {
+                if texts.len() == MAX_TEXTS_OF_MANIFEST {
+                    return Err(A::Error::custom(format!(
+                        "expected at most {MAX_TEXTS_OF_MANIFEST} texts, found more"
+                    )));
+                }
+                texts.push(text);
+            }
+            Ok(texts)
+        }
+    }
+
+    deserializer.deserialize_seq(TextsVisitor)
+}
+
+struct ValueCount {
+    limit: usize,
+    left: usize,
+}
+
+struct ValueSeed<'a>(&'a mut ValueCount);
+
+impl<'de> DeserializeSeed<'de> for ValueSeed<'_> {
+    type Value = Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        let ValueCount { limit, left } = self.0;
+        let rest = left.checked_sub(1);
+        *left = rest.ok_or_else(|| {
+            D::Error::custom(format!(
+                "expected at most {limit} values in all, found more"
+            ))
+        })?;
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for ValueSeed<'_> {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON value")
+    }
+
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Value, E> {
+        Ok(text.into())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
+        let mut list = Vec::new();
+        while let Some(item) = items.next_element_seed(ValueSeed(self.0))? {
+            list.push(item);
+        }
+        Ok(Value::Array(list))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Value, A::Error> {
+        let mut object = Map::new();
+        while let Some(key) = entries.next_key::<String>()? {
+            match object.entry(key) {
+                Entry::Vacant(entry) => {
+                    entry.insert(entries.next_value_seed(ValueSeed(self.0))?);
+                }
+                Entry::Occupied(entry) => {
+                    let key = escape_truncated(entry.key());
+                    let message = format!("duplicate field `{key}`, expected every key once");
+                    return Err(A::Error::custom(message));
+                }
+            }
+        }
+        Ok(Value::Object(object))
+    }
+}
+
+#[cfg(test)]
+mod tests;
