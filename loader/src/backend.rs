@@ -155,7 +155,7 @@ pub trait Backend: Send + Sized {
     /// default has none.
     ///
     /// # Errors
-    /// As [`Kv::append`](crate::kv::Kv::append).
+    /// As [`Kv::append`].
     fn settle(&mut self) -> Result<()> {
         Ok(())
     }

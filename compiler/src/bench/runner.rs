@@ -88,7 +88,7 @@ impl<B: Backend> InProcessRunner<B> {
         let sampler = Sampler::new(SamplingOptions::default());
         let sampler = sampler.map_err(|error| BenchError::Generate {
             model: name.clone(),
-            error: error.into(),
+            error,
         })?;
         Ok(InProcessRunner {
             name,

@@ -414,7 +414,7 @@ fn tokenizer(model: &Model) -> Result<Tokenizer, CalibrateError> {
         error,
     };
     let vocabulary = model.file().vocabulary.clone();
-    Tokenizer::new(vocabulary.map_err(|error| failed(error.into()))?).map_err(failed)
+    Tokenizer::new(vocabulary.map_err(failed)?).map_err(failed)
 }
 
 #[cfg(test)]

@@ -126,14 +126,14 @@ fn plans() -> Vec<Plan> {
                 [projections, outside].map(|dtype| dtype.map(DenseType::from));
             let left = projections.or(outside);
             let dense = DenseTypes {
-                projections: projections,
+                projections,
                 selected: left,
                 embedding_and_head: outside,
             };
             let projections = plain.request.projections[..2].to_vec();
             let asked = PlanRequest {
                 dense_types: dense,
-                projections: projections,
+                projections,
                 ..plain.request
             };
             plans.push(compute(&hyper(), asked, &Evidence::default(), Source).unwrap());

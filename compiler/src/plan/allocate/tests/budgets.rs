@@ -48,7 +48,7 @@ impl Case {
                 },
                 cap: (rng.below(4) == 0).then(|| 8 + rng.below(80)),
             },
-            projections: projections,
+            projections,
             factor_type: rng.choose(&[&floats[..], &blocks[..]].concat()),
             dense_types: DenseTypes::default(),
             codes: CodeOptions::default(),
