@@ -128,7 +128,7 @@ fn refusals(folder: &Path) -> Vec<(Compiler, &'static str)> {
         text.split_inclusive(' ').take(40).collect::<String>(),
     )
     .unwrap();
-    fs::write(&large, " ".repeat(1 << 23)).unwrap();
+    fs::write(&large, " ".repeat((32 << 20) + 1)).unwrap();
     vec![
         (plain().rank(0), "rank"),
         (plain().rank(1 << 20), "rank"),

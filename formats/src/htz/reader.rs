@@ -258,12 +258,6 @@ fn parse_manifest(
         #[serde(deserialize_with = "bounded_json::texts")]
         requires: Vec<String>,
         sections: Vec<Section>,
-        tensors: Vec<Tensor>,
-    }
-    #[derive(Deserialize)]
-    struct Tensor {
-        #[serde(default)]
-        codes: Option<String>,
     }
     #[derive(Deserialize)]
     struct Section {
@@ -284,10 +278,7 @@ fn parse_manifest(
     let needs: Requirements = serde_json::from_str(text).map_err(|error| syntax(&error))?;
     let sections = needs.sections.iter().map(|s| (s.name.as_str(), s.required));
     features::check_requirements(&needs.requires, sections, format)?;
-    let codes = needs.tensors.iter().filter_map(|t| t.codes.as_deref());
-    let groups = codes
-        .map(count_column_groups)
-        .fold(0, usize::saturating_add);
+    let groups = count_column_groups(text).map_err(|error| syntax(&error))?;
     if groups > file_bytes {
         return Err(syntax(&format!(
             "its codes describe {groups} column groups, and the file has {file_bytes} bytes"
@@ -300,13 +291,24 @@ fn parse_manifest(
     manifest.map_err(|error| syntax(&error))
 }
 
-/// Returns the number of column groups in the runs of a text of codes, without expanding them.
-/// Runs that are longer than any row are left to the parser of codes, which refuses them.
-fn count_column_groups(codes: &str) -> usize {
-    let counts = codes.split('x').skip(1).filter_map(|run| {
-        let digits = run.find(|c: char| !c.is_ascii_digit()).unwrap_or(run.len());
-        let count = run[..digits].parse().ok()?;
+/// Returns the number of column groups of all tensors, without expanding their codes. Runs that are
+/// longer than any row are left to the parser of codes, which refuses them.
+fn count_column_groups(manifest: &str) -> serde_json::Result<usize> {
+    #[derive(Deserialize)]
+    struct Tensors {
+        tensors: Vec<Tensor>,
+    }
+    #[derive(Deserialize)]
+    struct Tensor {
+        codes: Option<String>,
+    }
+    let Tensors { tensors } = serde_json::from_str(manifest)?;
+    let codes = tensors.iter().filter_map(|tensor| tensor.codes.as_deref());
+    let runs = codes.flat_map(|codes| codes.split('x').skip(1));
+    let counts = runs.filter_map(|run| {
+        let digits = run.find(|c: char| !c.is_ascii_digit());
+        let count = run[..digits.unwrap_or(run.len())].parse().ok()?;
         (count <= MAX_WIDTH / GROUP_COLS).then_some(count)
     });
-    counts.fold(0, usize::saturating_add)
+    Ok(counts.fold(0, usize::saturating_add))
 }

@@ -310,7 +310,7 @@ fn full_context_has_no_decode_speed() {
     let run = bench(&model).args(["--pairs", "2", "--warm-up", "0", "--context", "all"]);
     let outcome = run.run().assert_ok();
     assert!(
-        outcome.stderr.contains("behind a context of 1024 tokens"),
+        outcome.stderr.contains("after a context of 1024 tokens"),
         "{}",
         outcome.stderr
     );
