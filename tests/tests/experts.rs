@@ -263,6 +263,11 @@ fn wide() -> TinyModel {
 }
 
 fn compile(scratch: &Scratch, model: &Path, output: &str, options: &[&str]) -> Htc {
+    compile_on(scratch, model, output, "2048").args(options)
+}
+
+/// Compiles with statistics of this many tokens.
+fn compile_on(scratch: &Scratch, model: &Path, output: &str, tokens: &str) -> Htc {
     let text = scratch.path("words.txt");
     if !text.exists() {
         scratch.file("words.txt", words(4000));
@@ -270,9 +275,8 @@ fn compile(scratch: &Scratch, model: &Path, output: &str, options: &[&str]) -> H
     htc!["compile", model, "-o", scratch.path(output)]
         .args(["--calibration".into(), text])
         .args(["--cache".into(), scratch.path("cache")])
-        .args(["--context", "32", "--calibration-tokens", "2048"])
+        .args(["--context", "32", "--calibration-tokens", tokens])
         .args(["--effort", "fast", "--tune", "0", "--report", "json"])
-        .args(options)
 }
 
 /// Tensors of the artifact, with their types.
@@ -288,7 +292,8 @@ fn compiled_mixtures_give_the_logits_of_their_source() {
     let model = scratch.file("model.gguf", wide().bytes());
     let expected = last_logits(&model, &tokens(), Reference);
     let codes = ["--method", "quantise", "--bits"];
-    let factors = ["--method", "gp", "--rank", "48", "--factor-type", "f32"];
+    let factors = "--method gp --rank 48 --factor-type f32 --projections q,o,gate,up,down";
+    let factors: Vec<&str> = factors.split(' ').collect();
     let mut before = f64::INFINITY;
     for (name, options, bound) in [
         ("small.htz", [&codes[..], &["4.5"]].concat(), 3.0),
@@ -298,7 +303,7 @@ fn compiled_mixtures_give_the_logits_of_their_source() {
             [&codes[..], &["8.5", "--order", "on"]].concat(),
             1.0,
         ),
-        ("factors.htz", factors.to_vec(), 3.0),
+        ("factors.htz", factors, 3.0),
     ] {
         compile(&scratch, &model, name, &options).run().assert_ok();
         let path = scratch.path(name);
@@ -375,9 +380,8 @@ fn experts_that_read_few_rows_are_noted_and_compiled() {
         ..TinyModel::default()
     };
     let model = scratch.file("model.gguf", model.bytes());
-    let options = ["--method", "quantise", "--bits", "5"];
-    let options = [&options[..], &["--calibration-tokens", "256"]].concat();
-    let found = compile(&scratch, &model, "model.htz", &options).run();
+    let compile = compile_on(&scratch, &model, "model.htz", "256");
+    let found = compile.args(["--method", "quantise", "--bits", "5"]).run();
     let said = found.stderr.clone();
     found.assert_ok();
     assert!(said.contains("of 32 experts read fewer rows"), "{said}");
