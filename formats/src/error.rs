@@ -113,7 +113,10 @@ pub enum CodecError {
     },
     /// The counts of a class map do not match its rows.
     #[error("bands: the map of the rows' classes contradicts itself before row {row}")]
-    InconsistentClassMap { row: usize },
+    InconsistentClassMap {
+        /// First row after the contradiction.
+        row: usize,
+    },
     /// No code of this kind has this number of bits.
     #[error("{kind} of {found} bits; there are {kind} of {} to {} bits", kind.bits().start(), kind.bits().end())]
     Bits { kind: CodeKind, found: u8 },

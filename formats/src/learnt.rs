@@ -5,6 +5,7 @@
 //! samples (u64) and number of matrices (u32). Each matrix has layer, rows and columns (u32 each)
 //! and its numbers (f32), row by row. The SHA-256 digest of everything before ends the file.
 
+use std::fmt;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
@@ -12,7 +13,7 @@ use crate::folder::Folder;
 use crate::htz::Digest;
 use crate::limits::{MAX_LAYERS, MAX_TRAINED_DRAFT_BYTES, MAX_WIDTH};
 use crate::open;
-use crate::wire::{Cursor, WireError};
+use crate::wire::{self, Cursor, WireError};
 
 /// Magic bytes of the file.
 pub const MAGIC: [u8; 8] = *b"HTCLEARN";
@@ -30,7 +31,14 @@ pub enum ParameterKind {
     Correction,
 }
 
-crate::names!(ParameterKind { Bases "bases", Correction "a correction" });
+impl fmt::Display for ParameterKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            ParameterKind::Bases => "bases",
+            ParameterKind::Correction => "a correction",
+        })
+    }
+}
 
 /// A trained matrix.
 #[derive(Clone, Debug, PartialEq)]
@@ -91,21 +99,23 @@ impl TrainedDraft {
     /// Returns the bytes of the file.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut out = MAGIC.to_vec();
-        out.extend(VERSION.to_le_bytes());
+        wire::put_u16(&mut out, VERSION);
         let kind: u16 = match self.kind {
             ParameterKind::Bases => 1,
             ParameterKind::Correction => 2,
         };
-        out.extend(kind.to_le_bytes());
+        wire::put_u16(&mut out, kind);
         out.extend(self.draft.0);
         out.extend(self.model.0);
-        out.extend(self.samples.to_le_bytes());
-        out.extend((self.matrices.len() as u32).to_le_bytes());
+        wire::put_u64(&mut out, self.samples);
+        wire::put_u32(&mut out, self.matrices.len() as u32);
         for part in &self.matrices {
             for number in [part.layer, part.rows, part.cols] {
-                out.extend(number.to_le_bytes());
+                wire::put_u32(&mut out, number);
             }
-            out.extend(part.numbers.iter().flat_map(|x| x.to_le_bytes()));
+            for &number in &part.numbers {
+                wire::put_f32(&mut out, number);
+            }
         }
         let digest = Digest::of_bytes(&out);
         out.extend(digest.0);

@@ -4,6 +4,7 @@
 pub mod architecture;
 pub mod bands;
 pub mod block;
+mod bounded_json;
 pub mod dtype;
 mod error;
 pub mod escape;

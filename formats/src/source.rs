@@ -78,7 +78,11 @@ pub enum SourceError {
     },
     /// The model is not supported.
     #[error("{}: {error}", path.display())]
-    Bind { path: PathBuf, error: BindError },
+    Bind {
+        /// The file, or the folder if no single file is the cause.
+        path: PathBuf,
+        error: BindError,
+    },
     /// The artifact is invalid.
     #[error(transparent)]
     Htz(#[from] HtzError),

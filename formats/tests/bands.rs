@@ -28,10 +28,7 @@ fn random(codes: &Codes, rows: usize, seed: u64) -> (Vec<u8>, Vec<i8>, Vec<f32>)
     let mut packer = ColumnGroupWriter::new(codes, rows);
     let (mut integers, mut factors) = (vec![0; rows * cols], vec![0.0; rows * cols]);
     let mut of_rows = [vec![0.0; rows], vec![0.0; rows]];
-    for (kind, scales) in [CodeKind::Codebook, CodeKind::Trellis]
-        .into_iter()
-        .zip(&mut of_rows)
-    {
+    for (kind, scales) in CodeKind::ALL.into_iter().zip(&mut of_rows) {
         for (row, scale) in scales
             .iter_mut()
             .enumerate()

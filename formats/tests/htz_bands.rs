@@ -341,7 +341,7 @@ fn codes_of_more_column_groups_than_the_file_has_bytes_are_refused() {
         }
     });
     assert!(
-        message.contains("column groups, and the file has"),
+        message.contains("column groups, expected at most"),
         "{message}"
     );
 }

@@ -75,7 +75,7 @@ fn packed(codes: &str, rows: usize) -> Vec<u8> {
     };
     let mut packer = ColumnGroupWriter::new(&codes, rows);
     for row in 0..rows {
-        for kind in [CodeKind::Codebook, CodeKind::Trellis] {
+        for kind in CodeKind::ALL {
             if codes.contains_kind(kind) {
                 packer
                     .set_row_scale(kind, row, 1.0 + row as f32 / 7.0)

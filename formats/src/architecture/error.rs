@@ -36,10 +36,18 @@ pub enum BindError {
             count => format!("the model is a mixture of {count} experts; only dense models of its architecture are supported"),
         }
     )]
-    Experts { experts: u64 },
+    Experts {
+        /// Experts per block.
+        experts: u64,
+    },
     /// Keys and values of different head sizes.
     #[error("keys have {keys} dimensions per head and values {values}; they must agree")]
-    HeadSizes { keys: usize, values: usize },
+    HeadSizes {
+        /// `attention.key_length`.
+        keys: usize,
+        /// `attention.value_length`.
+        values: usize,
+    },
     /// Attention that is not causal.
     #[error("attention.causal is false; only causal models are supported")]
     NotCausal,
@@ -53,7 +61,12 @@ pub enum BindError {
         "the pattern of sliding windows is for {found} layers, the model has {layers}; \
          the file is damaged"
     )]
-    Pattern { layers: usize, found: usize },
+    Pattern {
+        /// Layers of the model.
+        layers: usize,
+        /// Entries of the pattern.
+        found: usize,
+    },
     /// Missing tensor.
     #[error(
         "tensor {tensor:?} is missing; the model is incomplete (a vocabulary, or one file of several?)"

@@ -32,8 +32,8 @@ use crate::gguf::Contents;
 use crate::limits;
 use crate::model::{HyperError, HyperParameters, Part, ProjectionKind, Role};
 
-use crate::architecture::error::Result;
 pub use error::BindError;
+use error::Result;
 pub use gguf::{gguf_metadata, gguf_rope_pairs};
 pub use hugging_face::{ConfigFacts, HuggingFaceConfig, WeightFile, bind_hugging_face};
 use model_type::ModelType;
@@ -134,10 +134,10 @@ pub enum Naming {
     HuggingFace,
 }
 
-/// Returns true if the layers of an architecture have or lack a sliding window by a pattern.
+/// Returns true if only some layers of an architecture have a sliding window, by a fixed pattern.
 pub fn has_window_pattern(name: &str) -> bool {
     let mut named = SUPPORTED.iter().filter(|a| a.name == name);
-    named.any(|a| matches!(a.traits.sliding, rules::Sliding::AllBut { .. }))
+    named.any(|a| matches!(a.traits.sliding, Sliding::AllBut { .. }))
 }
 
 /// Checks the number of layers against [`limits`] before allocating per layer.

@@ -3,7 +3,9 @@
 use super::Architecture;
 use super::model_type::{ModelType, RopeKinds, Window};
 use super::rules::{Dim, Group, TensorRule};
-use super::shared::{FFN_NORM, LLAMA_TYPE, OPTIONAL, PLAIN, REQUIRED, dense};
+use super::shared::{
+    ATTENTION_OUTPUT, FFN_DOWN, FFN_NORM, LLAMA_TYPE, OPTIONAL, PLAIN, REQUIRED, dense,
+};
 use crate::model::{ProjectionKind, Role};
 
 pub(super) static ARCHITECTURE: Architecture = Architecture {
@@ -29,13 +31,13 @@ pub(super) static ARCHITECTURE: Architecture = Architecture {
 #[rustfmt::skip]
 static FUSED_ATTENTION: Group = Group::Block(&[
     TensorRule { gguf: "blk.{}.attn_qkv.weight", hugging_face: "model.layers.{}.self_attn.qkv_proj.weight", holds: &[(|layer| dense(layer, ProjectionKind::Q), Dim::Queries), (|layer| dense(layer, ProjectionKind::K), Dim::KeysValues), (|layer| dense(layer, ProjectionKind::V), Dim::KeysValues)], cols: Dim::Width, required: REQUIRED },
-    TensorRule { gguf: "blk.{}.attn_output.weight", hugging_face: "model.layers.{}.self_attn.o_proj.weight", holds: &[(|layer| dense(layer, ProjectionKind::O), Dim::Width)], cols: Dim::Queries, required: REQUIRED },
+    ATTENTION_OUTPUT,
 ]);
 
 #[rustfmt::skip]
 static FUSED_FFN: Group = Group::Block(&[
     TensorRule { gguf: "blk.{}.ffn_up.weight", hugging_face: "model.layers.{}.mlp.gate_up_proj.weight", holds: &[(|layer| dense(layer, ProjectionKind::Gate), Dim::Ffn), (|layer| dense(layer, ProjectionKind::Up), Dim::Ffn)], cols: Dim::Width, required: REQUIRED },
-    TensorRule { gguf: "blk.{}.ffn_down.weight", hugging_face: "model.layers.{}.mlp.down_proj.weight", holds: &[(|layer| dense(layer, ProjectionKind::Down), Dim::Width)], cols: Dim::Ffn, required: REQUIRED },
+    FFN_DOWN,
 ]);
 
 #[rustfmt::skip]

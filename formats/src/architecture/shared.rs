@@ -117,11 +117,17 @@ pub static ATTENTION_NORM: Group = Group::Block(&[
 ]);
 
 #[rustfmt::skip]
+pub const ATTENTION_OUTPUT: TensorRule = TensorRule { gguf: "blk.{}.attn_output.weight", hugging_face: "model.layers.{}.self_attn.o_proj.weight", holds: &[(|layer| dense(layer, ProjectionKind::O), Dim::Width)], cols: Dim::Queries, required: REQUIRED };
+
+#[rustfmt::skip]
+pub const FFN_DOWN: TensorRule = TensorRule { gguf: "blk.{}.ffn_down.weight", hugging_face: "model.layers.{}.mlp.down_proj.weight", holds: &[(|layer| dense(layer, ProjectionKind::Down), Dim::Width)], cols: Dim::Ffn, required: REQUIRED };
+
+#[rustfmt::skip]
 pub static SEPARATE_ATTENTION: Group = Group::Block(&[
     TensorRule { gguf: "blk.{}.attn_q.weight", hugging_face: "model.layers.{}.self_attn.q_proj.weight", holds: &[(|layer| dense(layer, ProjectionKind::Q), Dim::Queries)], cols: Dim::Width, required: REQUIRED },
     TensorRule { gguf: "blk.{}.attn_k.weight", hugging_face: "model.layers.{}.self_attn.k_proj.weight", holds: &[(|layer| dense(layer, ProjectionKind::K), Dim::KeysValues)], cols: Dim::Width, required: REQUIRED },
     TensorRule { gguf: "blk.{}.attn_v.weight", hugging_face: "model.layers.{}.self_attn.v_proj.weight", holds: &[(|layer| dense(layer, ProjectionKind::V), Dim::KeysValues)], cols: Dim::Width, required: REQUIRED },
-    TensorRule { gguf: "blk.{}.attn_output.weight", hugging_face: "model.layers.{}.self_attn.o_proj.weight", holds: &[(|layer| dense(layer, ProjectionKind::O), Dim::Width)], cols: Dim::Queries, required: REQUIRED },
+    ATTENTION_OUTPUT,
 ]);
 
 #[rustfmt::skip]
@@ -161,7 +167,7 @@ pub static SANDWICH_NORMS: Group = Group::Block(&[
 pub static SEPARATE_FFN: Group = Group::Block(&[
     TensorRule { gguf: "blk.{}.ffn_gate.weight", hugging_face: "model.layers.{}.mlp.gate_proj.weight", holds: &[(|layer| dense(layer, ProjectionKind::Gate), Dim::Ffn)], cols: Dim::Width, required: REQUIRED },
     TensorRule { gguf: "blk.{}.ffn_up.weight", hugging_face: "model.layers.{}.mlp.up_proj.weight", holds: &[(|layer| dense(layer, ProjectionKind::Up), Dim::Ffn)], cols: Dim::Width, required: REQUIRED },
-    TensorRule { gguf: "blk.{}.ffn_down.weight", hugging_face: "model.layers.{}.mlp.down_proj.weight", holds: &[(|layer| dense(layer, ProjectionKind::Down), Dim::Width)], cols: Dim::Ffn, required: REQUIRED },
+    FFN_DOWN,
 ]);
 
 #[rustfmt::skip]

@@ -30,6 +30,7 @@ pub use code::{Code, CodeKind, Codes};
 pub use pack::{ColumnGroupWriter, stored_scale};
 pub use rotation::{ROTATION_UNIT, rotate};
 pub use tables::{CODEBOOKS, TABLES_VERSION, TRELLIS_TABLES, Trellis, codebook_value};
+pub(crate) use text::count_groups;
 pub use view::{ColumnGroups, code_at, unpack_codebook_scales};
 
 /// Columns of a column group.

@@ -97,5 +97,17 @@ impl FromStr for Codes {
 
 crate::serde_as_text!(Codes);
 
+/// Returns the number of column groups that the text of a [`CodeLayout`](super::CodeLayout)
+/// describes, without expanding it: of all classes. Runs that no row has are left to its parser,
+/// which refuses them.
+pub(crate) fn count_groups(text: &str) -> usize {
+    let counts = text.split('x').skip(1).filter_map(|run| {
+        let digits = run.find(|c: char| !c.is_ascii_digit());
+        let count = run[..digits.unwrap_or(run.len())].parse().ok()?;
+        (count <= MAX_WIDTH / GROUP_COLS).then_some(count)
+    });
+    counts.fold(0, usize::saturating_add)
+}
+
 #[cfg(test)]
 mod tests;

@@ -7,6 +7,12 @@ const PACKED: &[u8] = include_bytes!("grids.hex");
 /// Characters of a word and the space or end of line after it.
 const WORD_LEN: usize = 5;
 
+/// Words of all codebooks.
+const WORDS: usize = 4608;
+
+// Fails if the checkout converted line ends.
+const _: () = assert!(PACKED.len() == WORDS * WORD_LEN);
+
 const fn packed_word(index: usize) -> usize {
     let (mut word, mut i) = (0, index * WORD_LEN);
     while i < index * WORD_LEN + 4 {

@@ -11,7 +11,10 @@ use crate::wire::WireError;
 pub enum GgufError {
     /// The magic is wrong.
     #[error("not a GGUF file: it starts with \"{}\", expected \"GGUF\"", found.escape_ascii())]
-    NotGguf { found: Vec<u8> },
+    NotGguf {
+        /// First bytes, at most four.
+        found: Vec<u8>,
+    },
     /// The file is big-endian.
     #[error("big-endian GGUF is not supported; convert the file to little-endian")]
     BigEndian,
@@ -91,7 +94,11 @@ pub enum GgufError {
     Dimensions { tensor: String, found: u32 },
     /// A dimension is 0, or their product overflows.
     #[error("tensor {tensor:?}: impossible shape {dims:?}")]
-    Shape { tensor: String, dims: Vec<u64> },
+    Shape {
+        tensor: String,
+        /// Dimensions in the order of the file.
+        dims: Vec<u64>,
+    },
     /// The block size of a type is unknown, and with it the end of the tensor.
     #[error(
         "tensor {tensor:?}: unknown type identifier {found}; the file needs a newer version of \
@@ -141,10 +148,18 @@ pub enum GgufError {
     },
     /// Two tensors overlap.
     #[error("tensors {first:?} and {second:?} overlap; the file is damaged")]
-    Overlap { first: String, second: String },
+    Overlap {
+        /// Tensor that starts first.
+        first: String,
+        /// Tensor that starts within it.
+        second: String,
+    },
     /// The names of the other parts cannot be derived from this one.
     #[error("this is a part of a model, its name must end in \"{expected}\"; rename it back")]
-    PartName { expected: String },
+    PartName {
+        /// Expected end of the name.
+        expected: String,
+    },
     /// The model has too many parts.
     #[error(
         "the model has {found} parts, {} is the most that is supported",
@@ -172,7 +187,11 @@ pub enum GgufError {
     },
     /// A tensor is in two parts.
     #[error("tensor {tensor:?} is in {other:?} too; one of the files is of another model")]
-    TensorInTwoParts { tensor: String, other: String },
+    TensorInTwoParts {
+        tensor: String,
+        /// File name of the other part.
+        other: String,
+    },
     /// The number of tensors differs from the stated one.
     #[error(
         "the parts of the model have {found} tensors, expected {expected}; one of the files is of \

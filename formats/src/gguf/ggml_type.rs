@@ -92,10 +92,16 @@ impl GgmlType {
         self as u32
     }
 
-    /// Returns the decodable [`DType`], if any.
+    /// Returns the decodable [`DType`], if any. The names of both tables agree but for case.
     pub fn dtype(self) -> Option<DType> {
-        let mut types = DType::ALL.iter().copied();
-        types.find(|found| found.name().eq_ignore_ascii_case(self.name()))
+        DType::ALL
+            .iter()
+            .copied()
+            .find(|&dtype| self.is_same(dtype))
+    }
+
+    fn is_same(self, dtype: DType) -> bool {
+        self.name().eq_ignore_ascii_case(dtype.name())
     }
 
     /// Returns the bytes of `rows` rows of `cols` numbers, if possible.
@@ -109,10 +115,11 @@ impl GgmlType {
         }
     }
 
-    /// Returns GGUF's type, or `None` for column groups.
+    /// Returns GGUF's type, or `None` for column groups. The names of both tables agree but for
+    /// case.
     pub fn from_dtype(dtype: DType) -> Option<GgmlType> {
         let mut types = GgmlType::ALL.iter().copied();
-        types.find(|found| found.name().eq_ignore_ascii_case(dtype.name()))
+        types.find(|found| found.is_same(dtype))
     }
 }
 

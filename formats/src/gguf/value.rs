@@ -3,6 +3,7 @@
 use super::error::GgufError;
 use super::reader::ValueReader;
 use super::writer::{ValueWriter, WriteError};
+use crate::wire;
 
 /// A Rust type of metadata values: its encoding and its form in messages.
 pub(super) trait Element: Sized {
@@ -19,7 +20,7 @@ pub(super) trait Element: Sized {
 }
 
 macro_rules! numbers {
-    ($($number:ident),*) => {$(
+    ($($number:ident $put:ident),*) => {$(
         impl Element for $number {
             const MIN_BYTES: u64 = size_of::<$number>() as u64;
 
@@ -28,7 +29,7 @@ macro_rules! numbers {
             }
 
             fn write(&self, writer: &mut ValueWriter<'_>, _: u32) -> Result<(), WriteError> {
-                writer.out.extend(self.to_le_bytes());
+                wire::$put(writer.out, *self);
                 Ok(())
             }
 
@@ -39,7 +40,10 @@ macro_rules! numbers {
     )*};
 }
 
-numbers!(u8, i8, u16, i16, u32, i32, f32, u64, i64, f64);
+numbers!(
+    u8 put_u8, i8 put_i8, u16 put_u16, i16 put_i16, u32 put_u32, i32 put_i32, f32 put_f32,
+    u64 put_u64, i64 put_i64, f64 put_f64
+);
 
 impl Element for bool {
     const MIN_BYTES: u64 = 1;

@@ -239,8 +239,8 @@ pub enum HtzError {
     },
     /// The model has too many matrices for one artifact.
     #[error(
-        "the manifest would have {found} bytes, expected at most {MAX_MANIFEST_BYTES}; the model has \
-         too many matrices for an artifact, compile it without its source or a smaller one"
+        "the manifest would have {found} bytes, expected at most {MAX_MANIFEST_BYTES}: the model \
+         has too many matrices for one artifact; compile without `with_source`, or choose a smaller model"
     )]
     ManifestTooLarge {
         /// Bytes needed.

@@ -1,6 +1,6 @@
-//! Features that an artifact requires of its readers, and the format version that they imply.
+//! Features that an artifact requires of its readers.
 
-use super::layout::KERNELS;
+use super::layout::{Header, KERNELS};
 use super::manifest::TensorEntry;
 use super::{HtzError, TOKENIZER};
 use crate::DType;
@@ -66,12 +66,12 @@ pub(super) const PROBE: &str = "probe";
 
 const KNOWN_SECTIONS: [&str; 2] = [TOKENIZER, KERNELS];
 
-/// Checks that this build supports the features and sections that an artifact of a format, given
-/// by its major and minor version, requires. Sections are given by name and requirement.
+/// Checks that this build supports the features and sections that an artifact requires. Sections
+/// are given by name and requirement.
 pub(super) fn check_requirements<'a>(
     features: &[String],
     mut sections: impl Iterator<Item = (&'a str, bool)>,
-    (major, minor): (u16, u16),
+    header: &Header,
 ) -> Result<(), HtzError> {
     let unknown = features
         .iter()
@@ -86,8 +86,8 @@ pub(super) fn check_requirements<'a>(
         None => Ok(()),
         Some(feature) => Err(HtzError::Unsupported {
             feature: escape_truncated(feature),
-            major,
-            minor,
+            major: header.major,
+            minor: header.minor,
         }),
     }
 }

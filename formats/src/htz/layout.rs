@@ -55,11 +55,11 @@ pub(super) struct Header {
 }
 
 impl Header {
-    /// Returns the bytes of the header.
+    /// Returns the bytes of the header, of the current format, whatever version `self` has.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
-        wire::put_u16(&mut bytes, self.major);
-        wire::put_u16(&mut bytes, self.minor);
+        wire::put_u16(&mut bytes, FORMAT_MAJOR);
+        wire::put_u16(&mut bytes, FORMAT_MINOR);
         wire::put_u32(&mut bytes, HEADER_BYTES as u32);
         wire::put_u64(&mut bytes, HEADER_BYTES as u64);
         wire::put_u64(&mut bytes, self.manifest_length);

@@ -3,11 +3,11 @@
 use serde::{Deserialize, Serialize};
 
 use super::quality::LONGEST_NUMBER;
-use super::{
-    ActiveFractionPoint, Digest, GeometryRecord, QualityRecord, SourceRecord, bounded_json,
-};
+use super::{ActiveFractionPoint, Digest, GeometryRecord, QualityRecord, SourceRecord};
 use crate::DType;
 use crate::bands::CodeLayout;
+use crate::bounded_json;
+use crate::limits::MAX_TEXTS_OF_MANIFEST;
 use crate::model::{Form, HyperParameters, InputGroup, MatrixId, Role};
 
 /// Contents and origin of an artifact, as JSON. A reader ignores unknown keys, because everything
@@ -220,7 +220,7 @@ pub struct AllocationRecord {
     #[serde(
         default,
         skip_serializing_if = "Vec::is_empty",
-        deserialize_with = "bounded_json::texts"
+        deserialize_with = "bounded_json::list::<_, _, MAX_TEXTS_OF_MANIFEST>"
     )]
     pub notes: Vec<String>,
 }

@@ -1,6 +1,5 @@
 #![doc = include_str!("../../SPEC.md")]
 
-mod bounded_json;
 mod check;
 mod dial;
 mod digest;
@@ -10,13 +9,13 @@ mod geometry;
 mod kernel_code;
 mod layout;
 mod manifest;
-mod put_quality;
 mod quality;
 mod reader;
 mod sealed;
 mod section;
 mod source;
 mod version_1;
+mod write_quality;
 mod writer;
 
 pub use crate::model::Form;

@@ -6,7 +6,8 @@ use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
-use super::{Digest, HtzError, bounded_json};
+use super::{Digest, HtzError};
+use crate::bounded_json;
 use crate::limits::{MAX_CONTEXT, MAX_VALUES_OF_QUALITY};
 
 /// Has the longest decimal form of all finite non-negative numbers.

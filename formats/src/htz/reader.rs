@@ -1,19 +1,22 @@
 //! Reader of artifacts: validation, access and verification.
 
+use std::fmt;
 use std::ops::{Deref, Range};
 use std::path::Path;
 use std::sync::Arc;
 
 use serde::Deserialize;
+use serde::de::{Deserializer, SeqAccess, Visitor};
 
 use super::layout::{Header, KERNELS, TOKENIZER};
 use super::{
-    Digest, HtzError, KernelCode, Manifest, SectionEntry, TensorEntry, bounded_json, check,
-    features, section, version_1,
+    Digest, HtzError, KernelCode, Manifest, SectionEntry, TensorEntry, check, features, section,
+    version_1,
 };
-use crate::bands::GROUP_COLS;
+use crate::bands;
+use crate::bounded_json;
 use crate::escape::escape_truncated;
-use crate::limits::MAX_WIDTH;
+use crate::limits::MAX_TEXTS_OF_MANIFEST;
 use crate::map::MappedFile;
 use crate::vocab::{Vocabulary, VocabularyError};
 
@@ -67,7 +70,7 @@ impl<B: Deref<Target: Deref<Target = [u8]>>> Htz<B> {
             let expected = header.manifest_sha256;
             return Err(HtzError::ManifestDigest { expected, found });
         }
-        let manifest = parse_manifest(text, (header.major, header.minor), file.len())?;
+        let manifest = parse_manifest(text, &header)?;
         check::check_contents(&manifest)?;
         let end = check::check_layout(&manifest, header.data_offset())?;
         if end != header.file_length {
@@ -246,16 +249,12 @@ pub struct VerifiedItem<'a> {
     pub error: Option<&'a HtzError>,
 }
 
-/// Parses a manifest of a file of `file_bytes`, which bounds the column groups that it describes:
-/// a short text can stand for many, and each has a byte at least.
-fn parse_manifest(
-    text: &[u8],
-    format: (u16, u16),
-    file_bytes: usize,
-) -> Result<Manifest, HtzError> {
+/// Parses the manifest. The bytes of the file bound the column groups that it describes: a short
+/// text can stand for many, and each has a byte at least.
+fn parse_manifest(text: &[u8], header: &Header) -> Result<Manifest, HtzError> {
     #[derive(Deserialize)]
     struct Requirements {
-        #[serde(deserialize_with = "bounded_json::texts")]
+        #[serde(deserialize_with = "bounded_json::list::<_, _, MAX_TEXTS_OF_MANIFEST>")]
         requires: Vec<String>,
         sections: Vec<Section>,
     }
@@ -277,38 +276,62 @@ fn parse_manifest(
     // A feature may change the rest of the manifest.
     let needs: Requirements = serde_json::from_str(text).map_err(|error| syntax(&error))?;
     let sections = needs.sections.iter().map(|s| (s.name.as_str(), s.required));
-    features::check_requirements(&needs.requires, sections, format)?;
+    features::check_requirements(&needs.requires, sections, header)?;
     let groups = count_column_groups(text).map_err(|error| syntax(&error))?;
-    if groups > file_bytes {
+    let file_bytes = header.file_length;
+    if groups as u64 > file_bytes {
         return Err(syntax(&format!(
-            "its codes describe {groups} column groups, and the file has {file_bytes} bytes"
+            "codes describe {groups} column groups, expected at most {file_bytes}, the bytes of \
+             the file"
         )));
     }
-    let manifest = match format {
-        (1, _) => version_1::parse_manifest(text),
+    let manifest = match header.major {
+        1 => version_1::parse_manifest(text),
         _ => serde_json::from_str(text),
     };
     manifest.map_err(|error| syntax(&error))
 }
 
-/// Returns the number of column groups of all tensors, without expanding their codes. Runs that are
-/// longer than any row are left to the parser of codes, which refuses them.
+/// Returns the number of column groups of all tensors, without expanding their codes or keeping the
+/// tensors.
 fn count_column_groups(manifest: &str) -> serde_json::Result<usize> {
     #[derive(Deserialize)]
-    struct Tensors {
-        tensors: Vec<Tensor>,
+    struct Groups {
+        tensors: GroupsOfTensors,
     }
-    #[derive(Deserialize)]
-    struct Tensor {
-        codes: Option<String>,
+    let Groups { tensors } = serde_json::from_str(manifest)?;
+    Ok(tensors.0)
+}
+
+/// Number of column groups of a list of tensors.
+struct GroupsOfTensors(usize);
+
+impl<'de> Deserialize<'de> for GroupsOfTensors {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        struct Tensor {
+            codes: Option<String>,
+        }
+
+        struct TensorsVisitor;
+
+        impl<'de> Visitor<'de> for TensorsVisitor {
+            type Value = GroupsOfTensors;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a list of tensors")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut tensors: A) -> Result<Self::Value, A::Error> {
+                let mut groups: usize = 0;
+                while let Some(Tensor { codes }) = tensors.next_element()? {
+                    let of_tensor = codes.map_or(0, |codes| bands::count_groups(&codes));
+                    groups = groups.saturating_add(of_tensor);
+                }
+                Ok(GroupsOfTensors(groups))
+            }
+        }
+
+        deserializer.deserialize_seq(TensorsVisitor)
     }
-    let Tensors { tensors } = serde_json::from_str(manifest)?;
-    let codes = tensors.iter().filter_map(|tensor| tensor.codes.as_deref());
-    let runs = codes.flat_map(|codes| codes.split('x').skip(1));
-    let counts = runs.filter_map(|run| {
-        let digits = run.find(|c: char| !c.is_ascii_digit());
-        let count = run[..digits.unwrap_or(run.len())].parse().ok()?;
-        (count <= MAX_WIDTH / GROUP_COLS).then_some(count)
-    });
-    Ok(counts.fold(0, usize::saturating_add))
 }

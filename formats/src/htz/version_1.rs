@@ -8,13 +8,17 @@ use serde::Deserialize;
 use serde::de::Error as _;
 use serde_json::{Error, Value};
 
+use super::Manifest;
 use super::sealed::SECTION_PREFIX;
-use super::{Manifest, bounded_json};
+use crate::bounded_json;
 use crate::limits::MAX_VALUES_OF_MANIFEST_1;
 use crate::model::{
     BLOCK_KV, BlockRole, HyperParameters, InputGroup, MatrixId, Part, ProjectionKind, Role,
-    parse_index,
+    split_block,
 };
+
+/// Prefix of the text of everything in a block, before its index.
+const BLOCK: &str = "layers.";
 
 const MODEL_TENSORS: [(&str, Role); 5] = [
     ("token_embedding", Role::TokenEmbedding),
@@ -61,7 +65,8 @@ fn translate(manifest: &mut Value) -> Result<(), Error> {
     #[derive(Deserialize)]
     struct Slot {
         layer: usize,
-        slot: ProjectionKind,
+        #[serde(rename = "slot")]
+        projection: ProjectionKind,
     }
     for table in ["/tensors", "/source/tensors"] {
         for entry in records(manifest, table) {
@@ -78,8 +83,7 @@ fn translate(manifest: &mut Value) -> Result<(), Error> {
     }
     for table in ["/plan/projections", "/geometry/spectra"] {
         for record in records(manifest, table) {
-            let Slot { layer, slot } = Slot::deserialize(&*record)?;
-            let projection = slot;
+            let Slot { layer, projection } = Slot::deserialize(&*record)?;
             let id = MatrixId::Projection { layer, projection };
             put(record, "id", id.to_string());
         }
@@ -137,7 +141,7 @@ fn parse_role(text: &str) -> Option<Role> {
         let role = MatrixId::Head.role(Part::from_name(part)?)?;
         return (role != Role::Output).then_some(role);
     }
-    let (layer, name) = split_layer(text)?;
+    let (layer, name) = split_block(text, BLOCK)?;
     match name.rsplit_once('.') {
         None => {
             let mut names = BLOCK_VECTORS.iter().chain(&BLOCK_KV);
@@ -162,16 +166,11 @@ fn parse_matrix(text: &str) -> Option<MatrixId> {
         "embedding" => Some(MatrixId::Embedding),
         "head" => Some(MatrixId::Head),
         _ => {
-            let (layer, projection) = split_layer(text)?;
+            let (layer, projection) = split_block(text, BLOCK)?;
             let projection = projection.parse().ok()?;
             Some(MatrixId::Projection { layer, projection })
         }
     }
-}
-
-fn split_layer(text: &str) -> Option<(usize, &str)> {
-    let (layer, name) = text.strip_prefix("layers.")?.split_once('.')?;
-    Some((parse_index(layer)?, name))
 }
 
 #[cfg(test)]

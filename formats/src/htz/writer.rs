@@ -403,14 +403,21 @@ fn lay_out(manifest: &mut Manifest, sections: &[Section]) -> Result<Header, HtzE
     let names = sections
         .iter()
         .map(|s| (s.entry().name.as_str(), s.entry().required));
-    features::check_requirements(&manifest.requires, names, (FORMAT_MAJOR, FORMAT_MINOR))?;
+    let mut header = Header {
+        major: FORMAT_MAJOR,
+        minor: FORMAT_MINOR,
+        manifest_length: 0,
+        file_length: 0,
+        manifest_sha256: Digest::default(),
+    };
+    features::check_requirements(&manifest.requires, names, &header)?;
     check::check_contents(manifest)?;
     for section in sections.iter().filter(|s| s.entry().name == TOKENIZER) {
         let data = section::decode(section.entry(), section.bytes())?;
         section::parse_vocabulary(&data, manifest.hyper.vocabulary, &manifest.requires)?;
     }
-    let manifest_length = manifest_space(manifest, quality, tuning, dial)?;
-    let data_offset = HEADER_BYTES as u64 + manifest_length;
+    header.manifest_length = manifest_space(manifest, quality, tuning, dial)?;
+    let data_offset = header.data_offset();
     let mut end = data_offset;
     for entry in &mut manifest.tensors {
         entry.offset = check::allocate_aligned(&mut end, entry.length).unwrap_or(u64::MAX);
@@ -418,14 +425,8 @@ fn lay_out(manifest: &mut Manifest, sections: &[Section]) -> Result<Header, HtzE
     for entry in &mut manifest.sections {
         entry.offset = check::allocate_aligned(&mut end, entry.length).unwrap_or(u64::MAX);
     }
-    let file_length = check::check_layout(manifest, data_offset)?;
-    Ok(Header {
-        major: FORMAT_MAJOR,
-        minor: FORMAT_MINOR,
-        manifest_length,
-        file_length,
-        manifest_sha256: Digest::default(),
-    })
+    header.file_length = check::check_layout(manifest, data_offset)?;
+    Ok(header)
 }
 
 /// Returns the bytes to reserve for the manifest with all later values; header and manifest end at
@@ -477,7 +478,6 @@ pub(super) fn encode_head(manifest: &Manifest, mut header: Header) -> Result<Vec
         return Err(HtzError::ManifestSpace { reserved, needed });
     }
     text.resize(text.len() + (reserved - needed) as usize, b' ');
-    (header.major, header.minor) = (FORMAT_MAJOR, FORMAT_MINOR);
     header.manifest_sha256 = Digest::of_bytes(&text);
     Ok([header.encode(), text].concat())
 }

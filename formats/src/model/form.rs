@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use serde::{Deserialize, Serialize};
 
 use super::projection::parse_index;
 use super::{HyperParameters, InputGroup, Part, ProjectionKind, Role};
@@ -143,7 +143,7 @@ impl FromStr for MatrixId {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let projection = || {
-            let (layer, name) = split_block(text)?;
+            let (layer, name) = split_block(text, BLOCK)?;
             let projection = ProjectionKind::parse_named(name, ProjectionKind::tensor_name)?;
             Some(MatrixId::Projection { layer, projection })
         };
@@ -155,26 +155,15 @@ impl FromStr for MatrixId {
     }
 }
 
-/// Splits the text of something in a block into the index of the block, which is below
-/// [`MAX_LAYERS`], and its name there.
-pub(super) fn split_block(text: &str) -> Option<(usize, &str)> {
-    let (layer, name) = text.strip_prefix(BLOCK)?.split_once('.')?;
+/// Splits the text of something in a block, after `prefix`, into the index of the block, which is
+/// below [`MAX_LAYERS`], and its name there.
+pub(crate) fn split_block<'a>(text: &'a str, prefix: &str) -> Option<(usize, &'a str)> {
+    let (layer, name) = text.strip_prefix(prefix)?.split_once('.')?;
     let layer = parse_index(layer).filter(|layer| *layer < MAX_LAYERS)?;
     Some((layer, name))
 }
 
-impl Serialize for MatrixId {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for MatrixId {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        text.parse().map_err(de::Error::custom)
-    }
-}
+crate::serde_as_text!(MatrixId);
 
 /// Storage form of a matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -5,7 +5,8 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::ProjectionKind;
-use crate::limits;
+use crate::bounded_json;
+use crate::limits::{self, MAX_LAYERS};
 
 /// Hyper-parameters that define the forward pass of a model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -119,6 +120,7 @@ pub struct SlidingWindow {
     /// Window length, including the position itself.
     pub positions: usize,
     /// Layers with full attention, ascending.
+    #[serde(deserialize_with = "bounded_json::list::<_, _, MAX_LAYERS>")]
     pub full_layers: Vec<usize>,
     /// Rotary base of the layers with a window, which then use no scaling and no factors; if
     /// absent, they rotate like the others.
@@ -186,7 +188,7 @@ impl HyperParameters {
             ("vocabulary", self.vocabulary, limits::MAX_VOCABULARY),
             ("context", self.context, limits::MAX_CONTEXT),
             ("width", self.width, limits::MAX_WIDTH),
-            ("layers", self.layers, limits::MAX_LAYERS),
+            ("layers", self.layers, MAX_LAYERS),
             ("heads", self.heads, limits::MAX_WIDTH),
             ("kv_heads", self.kv_heads, limits::MAX_WIDTH),
             ("head_size", self.head_size, limits::MAX_HEAD_SIZE),

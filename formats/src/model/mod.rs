@@ -8,13 +8,13 @@ mod projection;
 mod role;
 pub mod spec;
 
+pub(crate) use form::split_block;
 pub use form::{Form, MatrixId, StoredForm, StoredTensor};
 pub use hyper::{
     Activation, Experts, Forward, HyperError, HyperParameters, LongRope, RopePairs, SlidingWindow,
 };
 pub(crate) use kv::BLOCK_KV;
 pub use kv::KvSide;
-pub(crate) use projection::parse_index;
 pub use projection::{ActivationPoint, InputGroup, Part, ProjectionKind};
 pub(crate) use role::BlockRole;
 pub use role::Role;

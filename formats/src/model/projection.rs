@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use serde::{Deserialize, Serialize};
 
 /// Linear projection of a transformer block, `y = W x` with `W [out, in]`.
 ///
@@ -235,24 +235,13 @@ impl FromStr for ProjectionKind {
     }
 }
 
-/// Parses a number that is written without a sign and leading zeros.
-pub(crate) fn parse_index<T: FromStr + ToString>(text: &str) -> Option<T> {
+/// Parses a number that is written without a sign or leading zeros.
+pub(super) fn parse_index<T: FromStr + ToString>(text: &str) -> Option<T> {
     let index = text.parse().ok();
     index.filter(|index: &T| index.to_string() == text)
 }
 
-impl Serialize for ProjectionKind {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for ProjectionKind {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        text.parse().map_err(de::Error::custom)
-    }
-}
+crate::serde_as_text!(ProjectionKind);
 
 /// Activation point of a block: an input of projections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -273,15 +262,6 @@ pub enum ActivationPoint {
 }
 
 impl ActivationPoint {
-    /// The activation points of a block with a dense feed-forward network, in the order of
-    /// execution. [`BlockSpec::inputs`](super::BlockSpec::inputs) lists those of any block.
-    pub const ALL: [ActivationPoint; 4] = [
-        ActivationPoint::Attention,
-        ActivationPoint::AttentionOutput,
-        ActivationPoint::Ffn,
-        ActivationPoint::FfnHidden,
-    ];
-
     /// Returns true for inputs that are the residual stream after a norm.
     pub const fn reads_stream(self) -> bool {
         matches!(

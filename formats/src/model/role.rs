@@ -3,8 +3,6 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
-
 use super::form::{BLOCK, split_block};
 use super::kv::BLOCK_KV;
 use super::{InputGroup, KvSide, MatrixId, Part, ProjectionKind};
@@ -227,7 +225,7 @@ fn parse_vector_or_basis(text: &str) -> Option<Role> {
     if let Some((_, role)) = MODEL_VECTORS.iter().find(|(name, _)| *name == text) {
         return Some(*role);
     }
-    let (layer, name) = split_block(text)?;
+    let (layer, name) = split_block(text, BLOCK)?;
     if let Some((group, BASIS)) = name.rsplit_once('.') {
         let mut groups = InputGroup::ALL.into_iter();
         let group = groups.find(|of| of.tensor_name() == group)?;
@@ -257,18 +255,7 @@ impl FromStr for Role {
     }
 }
 
-impl Serialize for Role {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for Role {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        text.parse().map_err(de::Error::custom)
-    }
-}
+crate::serde_as_text!(Role);
 
 #[cfg(test)]
 pub(crate) mod tests;

@@ -32,10 +32,16 @@ pub enum SafetensorsError {
         "not a safetensors file: the header starts with \"{}\", expected \"{{\"",
         found.escape_ascii()
     )]
-    NotSafetensors { found: Vec<u8> },
+    NotSafetensors {
+        /// First bytes of the header, at most eight.
+        found: Vec<u8>,
+    },
     /// The header is no valid JSON for its schema.
     #[error("the header is unreadable: {error}; the file is damaged")]
-    Json { error: String },
+    Json {
+        /// The error and its position.
+        error: String,
+    },
     /// A tensor name occurs twice.
     #[error("tensor {tensor:?} stands in the header twice")]
     DuplicateTensor { tensor: String },
@@ -85,7 +91,12 @@ pub enum SafetensorsError {
     },
     /// Two tensors overlap.
     #[error("tensors {first:?} and {second:?} overlap; the file is damaged")]
-    Overlap { first: String, second: String },
+    Overlap {
+        /// Tensor that starts first.
+        first: String,
+        /// Tensor that starts within it.
+        second: String,
+    },
     /// Bytes belong to no tensor, which the format forbids.
     #[error(
         "{bytes} bytes {} belong to no tensor; the file is damaged",
@@ -99,7 +110,10 @@ pub enum SafetensorsError {
     },
     /// The index is no valid JSON for its schema.
     #[error("the index is unreadable: {error}")]
-    IndexJson { error: String },
+    IndexJson {
+        /// The error and its position.
+        error: String,
+    },
     /// A tensor is listed twice.
     #[error("tensor {tensor:?} is listed twice")]
     ListedTwice { tensor: String },

@@ -267,7 +267,10 @@ pub enum VocabularyError {
         "a special token has {bytes} bytes of text, expected at most {}; mark it as normal",
         limits::MAX_SPECIAL_TOKEN_BYTES
     )]
-    SpecialTokenTooLong { bytes: usize },
+    SpecialTokenTooLong {
+        /// Size of the longest in bytes.
+        bytes: usize,
+    },
     /// More text in special tokens than [`MAX_SPECIAL_BYTES`](limits::MAX_SPECIAL_BYTES).
     #[error(
         "the special tokens have {bytes} bytes of text, expected at most {}; mark those that need not stay whole as normal",
@@ -374,6 +377,62 @@ impl Vocabulary {
         }
     }
 
+    /// Checks what a tokenizer needs in addition to [`validate`](Vocabulary::validate): special
+    /// tokens that are added exist, byte tokens name bytes, and the text of special tokens is
+    /// within [`limits`].
+    ///
+    /// # Errors
+    /// [`VocabularyError::SpecialMissing`], [`VocabularyError::ByteToken`],
+    /// [`VocabularyError::SpecialTokenTooLong`] and [`VocabularyError::SpecialTextTooLong`].
+    pub fn check_for_tokenizer(&self) -> Result<(), VocabularyError> {
+        let Vocabulary {
+            bos,
+            eos,
+            add_bos,
+            add_eos,
+            ..
+        } = *self;
+        for (role, missing, reason) in [
+            (
+                "BOS",
+                add_bos && bos.is_none(),
+                "asks for BOS before every text",
+            ),
+            (
+                "EOS",
+                add_eos && eos.is_none(),
+                "asks for EOS after every text",
+            ),
+        ] {
+            if missing {
+                return Err(VocabularyError::SpecialMissing { role, reason });
+            }
+        }
+        let (mut found, mut longest) = (0, 0);
+        for ((token, text), kind) in (0..).zip(&self.tokens).zip(&self.kinds) {
+            match kind {
+                TokenKind::Byte if byte_value(text).is_none() => {
+                    return Err(VocabularyError::ByteToken {
+                        token,
+                        text: text.clone(),
+                    });
+                }
+                TokenKind::UserDefined | TokenKind::Control | TokenKind::Unknown => {
+                    found += text.len();
+                    longest = longest.max(text.len());
+                }
+                _ => {}
+            }
+        }
+        if longest > limits::MAX_SPECIAL_TOKEN_BYTES {
+            return Err(VocabularyError::SpecialTokenTooLong { bytes: longest });
+        }
+        if found > limits::MAX_SPECIAL_BYTES {
+            return Err(VocabularyError::SpecialTextTooLong { bytes: found });
+        }
+        Ok(())
+    }
+
     /// Checks that the embedding has one row per token.
     ///
     /// # Errors
@@ -384,6 +443,17 @@ impl Vocabulary {
             return Ok(());
         }
         Err(VocabularyError::Rows { tokens, rows })
+    }
+}
+
+/// Returns the byte that the text of a byte token names, `<0x41>`.
+pub fn byte_value(text: &str) -> Option<u8> {
+    let digits = text.strip_prefix("<0x")?.strip_suffix('>')?;
+    let hexadecimal = digits.len() == 2 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+    if hexadecimal {
+        u8::from_str_radix(digits, 16).ok()
+    } else {
+        None
     }
 }
 

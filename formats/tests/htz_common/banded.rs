@@ -148,7 +148,7 @@ pub fn bands(codes: &Codes, rows: usize, seed: u64) -> Vec<u8> {
     let mut bytes = numbers(DType::I8, codes.bytes(rows) as usize, seed);
     let mut packer = ColumnGroupWriter::new(codes, rows);
     for row in 0..rows {
-        for kind in [CodeKind::Codebook, CodeKind::Trellis] {
+        for kind in CodeKind::ALL {
             if codes.contains_kind(kind) {
                 let scale = 1.0 / (16 + row) as f32;
                 packer

@@ -1,5 +1,9 @@
 //! Small artifacts for the tests of the format.
-#![allow(dead_code, reason = "every test program uses its own part")]
+#![allow(
+    dead_code,
+    unused_imports,
+    reason = "every test program uses its own part"
+)]
 
 mod banded;
 mod forge;
@@ -23,17 +27,11 @@ use htc_formats::model::{
 };
 use htc_formats::vocab::{TokenKind, Vocabulary};
 
-#[allow(unused_imports, reason = "every test program uses its own part")]
 pub use banded::{banded, bands, classed, padded, rotated, tabled};
-#[allow(unused_imports, reason = "every test program uses its own part")]
 pub use forge::{data_offset, forged, json, put_manifest, reseal, reseal_header};
-#[allow(unused_imports, reason = "every test program uses its own part")]
 pub use kv::{based, with_kv_bases};
-#[allow(unused_imports, reason = "every test program uses its own part")]
 pub use planes::{planes_behind_kv_bases, refined};
-#[allow(unused_imports, reason = "every test program uses its own part")]
 pub use records::{allocated, kernels, treated, with_kernels};
-#[allow(unused_imports, reason = "every test program uses its own part")]
 pub use sealed::{sealed, with_source};
 
 #[derive(Clone, Copy, Debug)]

@@ -1,4 +1,5 @@
 use super::*;
+use crate::bands::CodeLayout;
 
 fn mixed() -> Codes {
     "2:t3x2,l4x1,t2x1".parse().unwrap()
@@ -101,4 +102,30 @@ fn codes_round_trip_through_text_and_others_are_refused() {
     }
     let tables = "3:t3x1".parse::<Codes>().unwrap_err();
     assert!(tables.to_string().contains("version \"3\""), "{tables}");
+}
+
+#[test]
+fn column_groups_are_counted_as_parsed() {
+    for text in [
+        "1:l4x1",
+        "2:t3x2,l4x1,t2x10",
+        "2:t3x5,l4x1-20",
+        "2r:t3x5,l4x1-20",
+        "1:l4x32768",
+        "64*2:t4x20,l3x4;64*2:t2x24",
+    ] {
+        let layout: CodeLayout = text.parse().unwrap();
+        let groups = layout.codes_with_rows(0).map(|(_, codes)| codes.len());
+        assert_eq!(count_groups(text), groups.sum::<usize>(), "{text}");
+    }
+    for text in [
+        "",
+        "x",
+        "1:l4",
+        "1:l4x",
+        "1:l4x32769",
+        "1:l4x99999999999999999999",
+    ] {
+        assert_eq!(count_groups(text), 0, "{text}");
+    }
 }

@@ -223,3 +223,33 @@ fn only_layers_with_a_window_of_their_own_base_rotate_locally() {
     hyper.forward.sliding_window = Some(window);
     assert_eq!(found(&hyper), [(false, Some(8)), full, (false, Some(8))]);
 }
+
+#[test]
+fn inputs_are_listed_once_in_the_order_of_execution() {
+    let found = |hyper: &HyperParameters| -> Vec<(ActivationPoint, usize)> {
+        let spec = ModelSpec::new(hyper, []);
+        let inputs = spec.blocks[1].inputs().into_iter();
+        inputs.map(|input| (input.point, input.width)).collect()
+    };
+    let attention = [
+        (ActivationPoint::Attention, 24),
+        (ActivationPoint::AttentionOutput, 64),
+        (ActivationPoint::Ffn, 24),
+    ];
+    let hidden = [(ActivationPoint::FfnHidden, 40)];
+    assert_eq!(found(&hyper()), [&attention[..], &hidden].concat());
+    let mut with_experts = hyper();
+    with_experts.forward.experts = Some(Experts {
+        count: 2,
+        used: 1,
+        ffn: 20,
+        normalised: true,
+    });
+    let experts = [
+        (ActivationPoint::ExpertInput(0), 24),
+        (ActivationPoint::ExpertHidden(0), 20),
+        (ActivationPoint::ExpertInput(1), 24),
+        (ActivationPoint::ExpertHidden(1), 20),
+    ];
+    assert_eq!(found(&with_experts), [&attention[..], &experts].concat());
+}

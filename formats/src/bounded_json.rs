@@ -1,16 +1,18 @@
-//! JSON values of untrusted manifests: with unique keys, and in bounded number.
+//! JSON values of untrusted manifests: lists in bounded length, and values with unique keys in
+//! bounded number.
 
 use std::fmt;
+use std::marker::PhantomData;
 
+use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::map::Entry;
 use serde_json::{Error, Map, Value};
 
 use crate::escape::escape_truncated;
-use crate::limits::MAX_TEXTS_OF_MANIFEST;
 
 /// Parses a text of at most `limit` values, which includes lists and objects.
-pub(super) fn parse(text: &str, limit: usize) -> Result<Value, Error> {
+pub(crate) fn parse(text: &str, limit: usize) -> Result<Value, Error> {
     let mut deserializer = serde_json::Deserializer::from_str(text);
     let value = deserialize(&mut deserializer, limit)?;
     deserializer.end()?;
@@ -18,7 +20,7 @@ pub(super) fn parse(text: &str, limit: usize) -> Result<Value, Error> {
 }
 
 /// Deserialises a value as [`parse`] does.
-pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
     deserializer: D,
     limit: usize,
 ) -> Result<Value, D::Error> {
@@ -26,32 +28,34 @@ pub(super) fn deserialize<'de, D: Deserializer<'de>>(
     ValueSeed(&mut count).deserialize(deserializer)
 }
 
-/// Deserialises a list of at most [`MAX_TEXTS_OF_MANIFEST`] texts.
-pub(super) fn texts<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
-    struct TextsVisitor;
+/// Deserialises a list of at most `LIMIT` items.
+pub(crate) fn list<'de, D: Deserializer<'de>, T: Deserialize<'de>, const LIMIT: usize>(
+    deserializer: D,
+) -> Result<Vec<T>, D::Error> {
+    deserializer.deserialize_seq(ListVisitor::<T, LIMIT>(PhantomData))
+}
 
-    impl<'de> Visitor<'de> for TextsVisitor {
-        type Value = Vec<String>;
+struct ListVisitor<T, const LIMIT: usize>(PhantomData<T>);
 
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("a list of texts")
-        }
+impl<'de, T: Deserialize<'de>, const LIMIT: usize> Visitor<'de> for ListVisitor<T, LIMIT> {
+    type Value = Vec<T>;
 
-        fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Vec<String>, A::Error> {
-            let mut texts = Vec::new();
-            while let Some(text) = items.next_element()? {
-                if texts.len() == MAX_TEXTS_OF_MANIFEST {
-                    return Err(A::Error::custom(format!(
-                        "expected at most {MAX_TEXTS_OF_MANIFEST} texts, found more"
-                    )));
-                }
-                texts.push(text);
-            }
-            Ok(texts)
-        }
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list")
     }
 
-    deserializer.deserialize_seq(TextsVisitor)
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Vec<T>, A::Error> {
+        let mut list = Vec::new();
+        while let Some(item) = items.next_element()? {
+            if list.len() == LIMIT {
+                return Err(A::Error::custom(format!(
+                    "expected at most {LIMIT} items of a list, found more"
+                )));
+            }
+            list.push(item);
+        }
+        Ok(list)
+    }
 }
 
 struct ValueCount {

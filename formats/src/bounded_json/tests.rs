@@ -1,6 +1,8 @@
 use serde_json::json;
 
 use super::*;
+use crate::limits::{MAX_LAYERS, MAX_TEXTS_OF_MANIFEST};
+use crate::model::SlidingWindow;
 
 #[test]
 fn values_are_those_of_serde_json() {
@@ -45,8 +47,11 @@ fn repeated_keys_are_refused_in_every_object() {
 }
 
 #[test]
-fn texts_are_bounded() {
-    let read = |text: &str| texts(&mut serde_json::Deserializer::from_str(text));
+fn lists_are_bounded() {
+    let read = |text: &str| -> Result<Vec<String>, Error> {
+        let mut deserializer = serde_json::Deserializer::from_str(text);
+        list::<_, _, MAX_TEXTS_OF_MANIFEST>(&mut deserializer)
+    };
     assert_eq!(read("[\"a\", \"\"]").unwrap(), ["a", ""]);
     assert!(read("[1]").is_err() && read("\"a\"").is_err());
     let many = |count| serde_json::to_string(&vec![""; count]).unwrap();
@@ -54,5 +59,12 @@ fn texts_are_bounded() {
     let message = read(&many(MAX_TEXTS_OF_MANIFEST + 1))
         .unwrap_err()
         .to_string();
-    assert!(message.contains("at most 65536 texts"), "{message}");
+    assert!(message.contains("at most 65536 items"), "{message}");
+    let with_layers = |count| {
+        let json = json!({"positions": 1, "full_layers": vec![0; count]});
+        serde_json::from_str::<SlidingWindow>(&json.to_string())
+    };
+    assert!(with_layers(MAX_LAYERS).is_ok());
+    let message = with_layers(MAX_LAYERS + 1).unwrap_err().to_string();
+    assert!(message.contains("at most 4096 items"), "{message}");
 }
