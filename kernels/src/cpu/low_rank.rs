@@ -116,7 +116,7 @@ impl<'a> LowRankView<'a> {
         &self.bases[side][head * len..][..len]
     }
 
-    /// Matrix from keys (side 0) or values (side 1) of a head to coordinates.
+    /// Returns the matrix from keys (side 0) or values (side 1) of a head to coordinates.
     pub(super) fn projection(&self, side: usize, head: usize) -> SmallMatrix<'a> {
         SmallMatrix {
             numbers: self.basis(side, head),
@@ -126,7 +126,7 @@ impl<'a> LowRankView<'a> {
         }
     }
 
-    /// Matrix from coordinates to keys (side 0) or values (side 1) of a head.
+    /// Returns the matrix from coordinates to keys (side 0) or values (side 1) of a head.
     pub(super) fn expansion(&self, side: usize, head: usize) -> SmallMatrix<'a> {
         SmallMatrix {
             numbers: self.basis(side, head),

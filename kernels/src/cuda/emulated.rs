@@ -318,6 +318,9 @@ impl Device for EmulatedDevice {
         bytes: usize,
     ) -> Result<(), DeviceError> {
         let (from, to) = (from.address(bytes)?, to.address(bytes)?);
+        if bytes == 0 {
+            return Ok(());
+        }
         let mut record = locked(&self.record);
         record.counts.copies += 1;
         record.step.copy(from, to, bytes);

@@ -100,7 +100,7 @@ impl Step {
     }
 }
 
-/// Counters of steps by submission mode.
+/// Counters of steps by submission mode, and of launches and copies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StepCounts {
     /// Replayed unchanged as a graph.

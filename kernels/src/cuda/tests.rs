@@ -248,9 +248,12 @@ fn step_is_recorded_until_its_end() {
         step(numbers);
         device.end_step().unwrap();
     }
+    device.copy(x.at(0), z.at(0), 0).unwrap();
     let counts = device.step_counts();
     assert_eq!((counts.created, counts.updated, counts.replayed), (1, 1, 1));
     assert_eq!(counts.changed_operations, 1);
+    // A copy of no bytes is not counted.
+    assert_eq!((counts.kernels, counts.copies), (6, 3));
 }
 
 #[test]

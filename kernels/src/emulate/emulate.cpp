@@ -466,7 +466,7 @@ unsigned htc_emulate_resident(unsigned threads) { return threads > 512 ? 4 : 8; 
 
 // Returns 0, or 1 with a message in `error`. One launch at a time.
 int htc_emulate_launch(const void *found, const unsigned *grid, unsigned threads, size_t shared_bytes,
-                       const void *arguments, size_t argument_bytes, uint64_t seed, char *error, size_t room) {
+                       const void *arguments, size_t argument_bytes, uint64_t seed, char *error, size_t capacity) {
     const Kernel *kernel = static_cast<const Kernel *>(found);
     launch.error[0] = 0;
     launch.kernel = kernel;
@@ -523,7 +523,7 @@ int htc_emulate_launch(const void *found, const unsigned *grid, unsigned threads
     }
     for (const std::unique_ptr<Block> &other : begun) end_block(*other);
     block = nullptr;
-    if (launch.error[0] != 0) snprintf(error, room, "%s", launch.error);
+    if (launch.error[0] != 0) snprintf(error, capacity, "%s", launch.error);
     return launch.error[0] != 0;
 }
 

@@ -35,16 +35,16 @@ KERNEL(trial, Trial, 64) {
         }
         break;
     case 6: {
-        DYNAMIC_SHARED(float, room);
-        found = room[0];
+        DYNAMIC_SHARED(float, shared);
+        found = shared[0];
         break;
     }
     case 7:
         if (lane < 16) found = __shfl_sync(0xffffu, found, 20);
         break;
     case 8: {
-        SHARED(float, room, 64);
-        found = room[thread];
+        SHARED(float, shared, 64);
+        found = shared[thread];
         break;
     }
     case 10: {
@@ -61,17 +61,17 @@ KERNEL(trial, Trial, 64) {
         break;
     }
     case 9: {
-        SHARED(float, room, 1);
-        room[0] = static_cast<float>(thread);
+        SHARED(float, shared, 1);
+        shared[0] = static_cast<float>(thread);
         __syncthreads();
-        found = room[0];
+        found = shared[0];
         break;
     }
     case 11: meet_blocks(reinterpret_cast<uint32_t *>(a.to)); return;
     case 12: {
         // Two threads write each element.
-        SHARED(float, room, 32);
-        room[thread] = found;
+        SHARED(float, shared, 32);
+        shared[thread] = found;
         break;
     }
     case 13: found = reinterpret_cast<const float4 *>(a.to + 1)->x; break;

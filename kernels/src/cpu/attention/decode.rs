@@ -278,8 +278,8 @@ pub(super) struct ScoreColumns<'a> {
     pub first: usize,
 }
 
-/// Computes the scores of keys of `size` numbers. As many at a time are decoded to `tile` as it
-/// holds, and as `tile_scores` holds scores of.
+/// Computes the scores of all keys, decoding as many keys of `size` numbers at a time as fit `tile`
+/// and `tile_scores`.
 pub(super) fn score_decoded(
     kernels: &Kernels,
     attention: &Attention,

@@ -1,7 +1,6 @@
 //! Conversion of quantised rows to one-byte codes with separate scales.
 
 use super::panel::UnpackedRow;
-
 use crate::cpu::dot::IQ4_CODEBOOK;
 use crate::cpu::{six_bit_scales, subarray};
 

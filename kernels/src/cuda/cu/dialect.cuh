@@ -33,8 +33,8 @@ typedef unsigned long long uint64_t;
 #define BODY_BEHIND(name, Arguments, bounds)                                   \
     static __device__ __forceinline__ void behind_##name(const Arguments &a);  \
     extern "C" __global__ void bounds name(const __grid_constant__ Arguments a) { \
-        LAUNCH_DEPENDENTS();                                                  \
-        WAIT_FOR_DEPENDENCIES();                                             \
+        LAUNCH_DEPENDENTS();                                                   \
+        WAIT_FOR_DEPENDENCIES();                                               \
         behind_##name(a);                                                      \
     }                                                                          \
     static __device__ __forceinline__ void behind_##name(const Arguments &a)

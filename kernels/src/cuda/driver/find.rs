@@ -105,7 +105,8 @@ pub(super) fn device_handle(index: c_int) -> Result<sys::CUdevice, DeviceError> 
 
 pub(super) fn select_device(which: DeviceSelector) -> Result<DeviceProperties, DeviceError> {
     let all = match list_devices() {
-        // The number of devices is missing only where there are none.
+        // `list_devices` fails with `NoDevice` if there are none; the error below names the
+        // requested one.
         Err(DeviceError::Unavailable(DeviceUnavailable::NoDevice { .. })) => Vec::new(),
         all => all?,
     };

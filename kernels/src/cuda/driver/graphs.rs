@@ -2,7 +2,6 @@
 //! with new arguments.
 
 use std::ffi::c_void;
-use std::mem::MaybeUninit;
 
 use cudarc::driver::sys::{
     self, CUDA_KERNEL_NODE_PARAMS, CUDA_MEMCPY3D, CUgraph, CUgraphDependencyType, CUgraphEdgeData,
@@ -360,23 +359,32 @@ fn parameter_array(step: &Step, launch: &Launch) -> [*mut c_void; 1] {
 }
 
 fn copy_node_params(from: u64, to: u64, bytes: usize) -> CUDA_MEMCPY3D {
-    let mut copy = MaybeUninit::<CUDA_MEMCPY3D>::zeroed();
-    let fields = copy.as_mut_ptr();
-    // SAFETY: the fields belong to `copy`, and zeros are valid for all but the types of memory,
-    // which are set.
-    unsafe {
-        (*fields).srcMemoryType = CUmemorytype::CU_MEMORYTYPE_DEVICE;
-        (*fields).srcDevice = from;
-        (*fields).srcPitch = bytes;
-        (*fields).srcHeight = 1;
-        (*fields).dstMemoryType = CUmemorytype::CU_MEMORYTYPE_DEVICE;
-        (*fields).dstDevice = to;
-        (*fields).dstPitch = bytes;
-        (*fields).dstHeight = 1;
-        (*fields).WidthInBytes = bytes;
-        (*fields).Height = 1;
-        (*fields).Depth = 1;
-        copy.assume_init()
+    CUDA_MEMCPY3D {
+        srcXInBytes: 0,
+        srcY: 0,
+        srcZ: 0,
+        srcLOD: 0,
+        srcMemoryType: CUmemorytype::CU_MEMORYTYPE_DEVICE,
+        srcHost: std::ptr::null(),
+        srcDevice: from,
+        srcArray: std::ptr::null_mut(),
+        reserved0: std::ptr::null_mut(),
+        srcPitch: bytes,
+        srcHeight: 1,
+        dstXInBytes: 0,
+        dstY: 0,
+        dstZ: 0,
+        dstLOD: 0,
+        dstMemoryType: CUmemorytype::CU_MEMORYTYPE_DEVICE,
+        dstHost: std::ptr::null_mut(),
+        dstDevice: to,
+        dstArray: std::ptr::null_mut(),
+        reserved1: std::ptr::null_mut(),
+        dstPitch: bytes,
+        dstHeight: 1,
+        WidthInBytes: bytes,
+        Height: 1,
+        Depth: 1,
     }
 }
 

@@ -123,12 +123,10 @@ impl<D: Device> DeviceMatrix<D> {
 
     /// Returns the name of the stored format: that of the source, or another that represents the
     /// same values.
-    pub fn stored_format(&self) -> &'static str {
+    #[cfg(all(test, feature = "emulated"))]
+    pub(crate) fn stored_format(&self) -> &'static str {
         match &self.held {
-            DeviceLayout::Blocks(blocks) => {
-                let name = blocks.format.kernel_names().tiles;
-                name.trim_end_matches("_tiles")
-            }
+            DeviceLayout::Blocks(blocks) => blocks.format.kernel_names().format,
             DeviceLayout::ColumnGroups(_) => "bands",
         }
     }

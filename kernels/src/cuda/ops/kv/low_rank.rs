@@ -117,7 +117,7 @@ struct Map {
 // SAFETY: layout as in `kv.cu`, without padding.
 unsafe impl KernelArguments for Map {}
 
-/// Rows of a cache from one on.
+/// Rows of a cache, from row `first` of each head on.
 #[derive(Debug)]
 pub struct KvRowsFrom<'a, D: Device> {
     /// Rows of all heads.

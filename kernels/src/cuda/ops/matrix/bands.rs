@@ -24,7 +24,8 @@ pub(in super::super) struct ClassRow {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(in super::super) struct TilesArgument {
-    /// Words, codes, tables, row scales of codebooks and of trellises, column scales, places.
+    /// Words, codes, tables, row scales of codebooks and of trellises, column scales, places; in the
+    /// order of `Tiles` in `bands.cu`.
     spans: [DeviceSpan; 7],
     rows: u32,
     bands: u32,
@@ -54,6 +55,9 @@ struct Layout {
 }
 
 const TRELLIS: u32 = 16;
+
+/// Index of the column scales in [`Layout::parts`].
+const COLUMN_SCALES: usize = 5;
 
 /// Scales of a tile, in 32-bit words.
 const SCALE_WORDS: usize = TILE / 4;
@@ -235,7 +239,7 @@ impl<D: Device> ColumnGroupPart<D> {
     }
 
     pub(in super::super) fn column_scales(&self) -> Result<DeviceSpan, DeviceError> {
-        match self.layout.parts[5] {
+        match self.layout.parts[COLUMN_SCALES] {
             (_, 0) => Ok(DeviceSpan::NULL),
             (start, bytes) => self.memory.span("the scales of columns", start, bytes),
         }

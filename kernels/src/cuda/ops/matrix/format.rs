@@ -35,6 +35,9 @@ pub(in super::super) struct BlockArrays {
 /// Names of the kernels of a format.
 #[derive(PartialEq)]
 pub(in super::super) struct KernelNames {
+    /// The format.
+    #[cfg(all(test, feature = "emulated"))]
+    pub format: &'static str,
     /// Products with one vector, two, four and eight.
     pub products: [&'static str; 4],
     /// Dequantisation of rows.
@@ -48,6 +51,8 @@ pub(in super::super) struct KernelNames {
 macro_rules! names {
     ($name:literal) => {
         &KernelNames {
+            #[cfg(all(test, feature = "emulated"))]
+            format: $name,
             products: [
                 concat!($name, "_1"),
                 concat!($name, "_2"),
