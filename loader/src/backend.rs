@@ -58,7 +58,7 @@ pub struct Factor<'a, W> {
     pub rank: usize,
 }
 
-/// A linear projection, `y = W x`, or `y = W A x` with the matrix `A` of a [`Factor`].
+/// A matrix product of a projection: `y = W x`, or `y = W A x` with the matrix `A` of a [`Factor`].
 #[derive(Debug)]
 pub struct Product<'a, B: Backend> {
     /// `W`.
@@ -124,7 +124,7 @@ pub trait Backend: Send + Sized {
     /// Returns an empty KV cache.
     ///
     /// # Errors
-    /// [`ExecError`](crate::ExecError) if the backend does not support its kind.
+    /// [`ExecError`](crate::ExecError) if memory runs out.
     fn kv(&mut self, plan: &KvPlan) -> Result<Self::Kv>;
 
     /// Resizes `buffer` to at least `numbers` numbers of unspecified value, reusing its memory.
@@ -253,8 +253,8 @@ pub trait Backend: Send + Sized {
         epsilon: f32,
     ) -> Result<()>;
 
-    /// Applies every projection of `projections` to every row of `x [n, in]`: dense ones to the row
-    /// itself, others to the inner vector of their factor.
+    /// Computes every product of `products` with every row of `x [n, in]`: dense ones with the
+    /// row itself, others with the inner vector of their factor.
     ///
     /// # Errors
     /// [`ExecError`](crate::ExecError) of the device.
@@ -263,7 +263,7 @@ pub trait Backend: Send + Sized {
         n: usize,
         x: &Self::Buffer,
         factors: &[Factor<'_, Self::Weight>],
-        projections: &mut [Product<'_, Self>],
+        products: &mut [Product<'_, Self>],
     ) -> Result<()>;
 
     /// As [`Backend::project`] without factors, adding the products to each `y`. `extra` is scratch
@@ -275,10 +275,10 @@ pub trait Backend: Send + Sized {
         &mut self,
         n: usize,
         x: &Self::Buffer,
-        projections: &mut [Product<'_, Self>],
+        products: &mut [Product<'_, Self>],
         extra: &mut Self::Buffer,
     ) -> Result<()> {
-        refine_one_by_one(self, n, x, projections, extra)
+        refine_one_by_one(self, n, x, products, extra)
     }
 
     /// Computes `x += bias` for each row of `x [n, width]`.
@@ -404,21 +404,21 @@ fn refine_one_by_one<B: Backend>(
     backend: &mut B,
     n: usize,
     x: &B::Buffer,
-    projections: &mut [Product<'_, B>],
+    products: &mut [Product<'_, B>],
     extra: &mut B::Buffer,
 ) -> Result<()> {
-    for projection in projections {
-        let numbers = n * projection.rows;
+    for product in products {
+        let numbers = n * product.rows;
         backend.resize(extra, numbers)?;
-        let product = Product {
-            weight: projection.weight,
-            rows: projection.rows,
-            cols: projection.cols,
-            input: projection.input,
+        let separate = Product {
+            weight: product.weight,
+            rows: product.rows,
+            cols: product.cols,
+            input: product.input,
             y: &mut *extra,
         };
-        backend.project(n, x, &[], &mut [product])?;
-        backend.add(numbers, projection.y, extra)?;
+        backend.project(n, x, &[], &mut [separate])?;
+        backend.add(numbers, product.y, extra)?;
     }
     Ok(())
 }

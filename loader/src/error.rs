@@ -10,9 +10,13 @@ use htc_kernels::cuda::DeviceError;
 use thiserror::Error;
 
 use crate::exec::SequenceId;
+use crate::speculate::MAX_DRAFT_LENGTH;
 
 /// Result of an execution, by default with [`ExecError`].
 pub type Result<T, E = ExecError> = std::result::Result<T, E>;
+
+/// Result with [`GenerateError`] by default.
+pub(crate) type GenerateResult<T, E = GenerateError> = std::result::Result<T, E>;
 
 /// Error of loading a model.
 #[derive(Debug, Error)]
@@ -152,7 +156,7 @@ pub enum ExecError {
     /// A key or value exceeds the type of the KV cache.
     #[error(
         "layer {layer}: a number of the {side} at position {position} is {value}, which is not finite in the \
-         KV cache's type; if it is finite, keep the KV cache in float32 (`kv` f32), else check the file with its author's digest"
+         KV cache's type; if it is infinite or NaN, check the file with its author's digest"
     )]
     KvRange {
         /// Layer.
@@ -171,7 +175,7 @@ pub enum ExecError {
     )]
     KvName { found: String },
     /// A fraction is outside (0, 1].
-    #[error("{found} is no part of a head or its energy; it is above 0 and at most 1")]
+    #[error("rank of the KV cache is {found}, expected a fraction above 0 and at most 1")]
     KvFractionRange { found: f32 },
     /// An option is out of range.
     #[error("{what} is {found}; expected {expected}")]
@@ -188,7 +192,7 @@ pub enum ExecError {
         "the KV cache `{kind}` needs bases of keys and values, and the model has none; compile it with --kv-bases, \
          or use f16 or q8_0"
     )]
-    NoBases { kind: String },
+    NoKvBases { kind: String },
     /// The bases belong to another model.
     #[error(
         "bases of the KV cache: expected {expected} {what}, found {found}; they are of another model, compile with \
@@ -245,14 +249,13 @@ pub enum ExecError {
     },
     /// No pass has recorded the importance of positions.
     #[error(
-        "positions of the KV cache are to be evicted and no pass says which: the last was not that of a prompt; read \
-         the prompt with read_prompt"
+        "cannot evict positions of the KV cache: the last pass recorded no importance; read the prompt with read_prompt"
     )]
     NoImportance,
     /// The kind compresses between steps, so it cannot verify drafts.
     #[error(
-        "positions that were foreseen cannot be checked with the KV cache `{kind}`, which compresses between single \
-         steps what they have read; write without a draft, or use f32, f16, q8_0 or q4_0"
+        "drafts cannot be verified with the KV cache `{kind}`, which compresses positions between single steps; \
+         generate without a draft, or use f32, f16, q8_0 or q4_0"
     )]
     VerifyUnsupported { kind: String },
     /// A cut before evicted positions.
@@ -287,4 +290,102 @@ impl From<DeviceError> for ExecError {
     fn from(error: DeviceError) -> Self {
         ExecError::Device(Box::new(error))
     }
+}
+
+/// Error of sampling, generating, drafting, or adapting a draft.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+#[allow(missing_docs, reason = "fields that the messages name")]
+pub enum GenerateError {
+    /// The prompt is empty and the model has no BOS token.
+    #[error("the prompt is empty and the model has no beginning-of-sequence token; give a prompt")]
+    EmptyPrompt,
+    /// The prompt exceeds the context.
+    #[error("the prompt has {found} tokens, the sequence may have {limit}; shorten the prompt")]
+    PromptTooLong { found: usize, limit: usize },
+    /// The forward pass failed.
+    #[error(transparent)]
+    Exec(#[from] ExecError),
+    /// The temperature is negative or not finite.
+    #[error("temperature is {found}, expected a finite number of at least 0; 0 is greedy")]
+    Temperature { found: f32 },
+    /// A probability is out of range.
+    #[error("top-p is {found}, expected more than 0 and at most 1; 1 keeps every token")]
+    TopP { found: f32 },
+    /// Only a drawn token is known, not its distribution.
+    #[error(
+        "only a drawn token is known, not its distribution; request logits with `Sampler::logits_for_distribution`"
+    )]
+    Drawn,
+    /// There are no logits.
+    #[error("there are no logits to sample from, expected one for each token of the vocabulary")]
+    NoLogits,
+    /// A logit is not finite.
+    #[error("logit of token {token} is {found}, expected a finite number; verify the model file")]
+    NotFinite { token: usize, found: f32 },
+    /// The tokenizers differ.
+    #[error(
+        "the draft has another tokenizer: {what}; a draft and the model it drafts for need one vocabulary, take a \
+         smaller artifact of the same model"
+    )]
+    DraftTokenizer { what: String },
+    /// The vocabulary sizes differ.
+    #[error("the draft has {found} tokens in its vocabulary, expected {expected} as the model has")]
+    DraftVocabulary { expected: usize, found: usize },
+    /// The draft length is out of range.
+    #[error("a draft has 1 to {MAX_DRAFT_LENGTH} tokens, found {0}")]
+    DraftLength(usize),
+    /// The session has read positions that the draft has not.
+    #[error(
+        "the session has read {found} positions and its draft knows {expected} of them; begin both together"
+    )]
+    DraftPosition { expected: usize, found: usize },
+    /// No layer of the draft has a basis.
+    #[error(
+        "the draft has no basis of Q, K and V to adapt; make one with `htc compile --method grc`, or adapt by gradient"
+    )]
+    NoBasis,
+    /// The draft is no compression of the model.
+    #[error(
+        "the draft has {found} {what}, expected {expected} as the model has: its basis can follow only what it was \
+         made from"
+    )]
+    DraftShape {
+        /// Property that differs.
+        what: &'static str,
+        /// Value of the model.
+        expected: usize,
+        /// Value of the draft.
+        found: usize,
+    },
+    /// The channels of the residual stream are permuted differently.
+    #[error(
+        "the draft stores its channels in another order than the model; compile it with `--order off`"
+    )]
+    ChannelPermutation,
+    /// An option is out of range.
+    #[error("{what} is {found}, expected {expected}")]
+    AdaptOption {
+        /// Name of the option.
+        what: &'static str,
+        /// Valid values.
+        expected: &'static str,
+        /// Given value.
+        found: f64,
+    },
+    /// The saved state belongs to other models or options.
+    #[error(
+        "the saved adaptation belongs to another {what}: expected {expected}, found {found}; pass the file of this pair"
+    )]
+    StateMismatch {
+        /// Property that differs.
+        what: &'static str,
+        /// Expected value.
+        expected: String,
+        /// Value of the state.
+        found: String,
+    },
+    /// Weights do not decode.
+    #[error(transparent)]
+    Load(#[from] LoadError),
 }

@@ -6,13 +6,12 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use thiserror::Error;
-
 use crate::backend::{Backend, Cpu};
-use crate::error::{ExecError, LoadError};
+pub use crate::error::GenerateError;
+use crate::error::{ExecError, GenerateResult as Result};
 use crate::exec::Session;
 use crate::sampling::Sampler;
-use crate::speculate::{MAX_DRAFT_LENGTH, Speculator};
+use crate::speculate::Speculator;
 use crate::tokenizer::{StreamDecoder, Tokenizer};
 
 /// Limits of a generation.
@@ -94,107 +93,6 @@ impl GenerateSummary {
     pub fn decode_speed(&self) -> Option<f64> {
         (self.tokens > 1).then(|| (self.tokens - 1) as f64 / self.decode.as_secs_f64())
     }
-}
-
-/// Result of a generation.
-pub(crate) type Result<T, E = GenerateError> = std::result::Result<T, E>;
-
-/// Error of a generation.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-#[allow(missing_docs, reason = "fields that the messages name")]
-pub enum GenerateError {
-    /// The prompt is empty and the model has no BOS token.
-    #[error("the prompt is empty and the model has no beginning-of-sequence token; give a prompt")]
-    EmptyPrompt,
-    /// The prompt exceeds the context.
-    #[error("the prompt has {found} tokens, the sequence may have {limit}; shorten the prompt")]
-    PromptTooLong { found: usize, limit: usize },
-    /// The forward pass failed.
-    #[error(transparent)]
-    Exec(#[from] ExecError),
-    /// The temperature is negative or not finite.
-    #[error("temperature is {found}, expected a finite number of at least 0; 0 is greedy")]
-    Temperature { found: f32 },
-    /// A probability is out of range.
-    #[error("top-p is {found}, expected more than 0 and at most 1; 1 keeps every token")]
-    TopP { found: f32 },
-    /// Only a drawn token is known, not its distribution.
-    #[error(
-        "a token was drawn on a device, which does not say what from; ask for what `Sampler::logits_for_distribution` says"
-    )]
-    Drawn,
-    /// There are no logits.
-    #[error("there are no logits to sample from, expected one for each token of the vocabulary")]
-    NoLogits,
-    /// A logit is not finite.
-    #[error("logit of token {token} is {found}, expected a finite number; verify the model file")]
-    NotFinite { token: usize, found: f32 },
-    /// The tokenizers differ.
-    #[error(
-        "the draft has another tokenizer: {what}; a draft and the model it drafts for need one vocabulary, take a \
-         smaller artifact of the same model"
-    )]
-    DraftTokenizer { what: String },
-    /// The vocabulary sizes differ.
-    #[error("the draft has {found} tokens in its vocabulary, expected {expected} as the model has")]
-    DraftVocabulary { expected: usize, found: usize },
-    /// The draft length is out of range.
-    #[error("a draft has 1 to {MAX_DRAFT_LENGTH} tokens, found {0}")]
-    DraftLength(usize),
-    /// The session has read positions that the draft has not.
-    #[error(
-        "the session has read {found} positions and its draft knows {expected} of them; begin both together"
-    )]
-    DraftPosition { expected: usize, found: usize },
-    /// No layer of the draft has a basis.
-    #[error(
-        "the draft has no basis of Q, K and V to adapt; make one with `htc compile --method grc`, or adapt by gradient"
-    )]
-    NoBasis,
-    /// The draft is no compression of the model.
-    #[error(
-        "the draft has {found} {what}, expected {expected} as the model has: its basis can follow only what it was \
-         made from"
-    )]
-    DraftShape {
-        /// Property that differs.
-        what: &'static str,
-        /// Value of the model.
-        expected: usize,
-        /// Value of the draft.
-        found: usize,
-    },
-    /// The channels of the residual stream are permuted differently.
-    #[error(
-        "the draft stores its channels in another order than the model; compile it with `--order off`"
-    )]
-    ChannelPermutation,
-    /// An option is out of range.
-    #[error("{what} is {found}, expected {expected}")]
-    AdaptOption {
-        /// Name of the option.
-        what: &'static str,
-        /// Valid values.
-        expected: &'static str,
-        /// Given value.
-        found: f64,
-    },
-    /// The saved state belongs to other models or options.
-    #[error(
-        "what was learnt is of another {what}: expected {expected}, found {found}; give the file of this pair"
-    )]
-    StateMismatch {
-        /// Property that differs.
-        what: &'static str,
-        /// Expected value.
-        expected: String,
-        /// Value of the state.
-        found: String,
-    },
-    /// Weights do not decode.
-    #[error(transparent)]
-    Load(#[from] LoadError),
 }
 
 /// Generated token.
@@ -294,7 +192,7 @@ impl<'a, B: Backend> Generator<'a, B> {
         if expected != found {
             return Err(GenerateError::DraftPosition { expected, found });
         }
-        session.check_foreseen()?;
+        session.check_can_verify()?;
         let mut generator = Generator::new(session, tokenizer, sampler, prompt, limits)?;
         draft.read_prompt(prompt)?;
         generator.draft = Some(draft);

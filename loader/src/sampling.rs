@@ -5,7 +5,7 @@
 
 use std::cmp::Ordering;
 
-use crate::generate::{GenerateError, Result};
+use crate::error::{GenerateError, GenerateResult as Result};
 pub use htc_kernels::cuda::ops::SamplingParameters;
 use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;

@@ -239,7 +239,7 @@ fn run(arguments: &[String], began: Instant) -> Outcome<Value> {
         "projections" => {
             let (rank, dtype) = match given.parse_required("form")? {
                 StorageForm::LowRank(rank, dtype) => (rank, dtype),
-                _ => return Err("projections are compared of a form lowrank:RANK:TYPE".into()),
+                _ => return Err("projections requires --form lowrank:RANK:TYPE".into()),
             };
             let (shape, bytes) = (
                 given.shape()?,

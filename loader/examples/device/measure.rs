@@ -44,8 +44,8 @@ impl BenchmarkSettings {
         (self.context + self.tokens + 1).max(self.prefill + 1)
     }
 
-    /// Repeats a measurement for the seconds of the plan, at least three times, at most as often
-    /// as it says.
+    /// Repeats a measurement `runs` times; stops earlier after `seconds`, but not before three
+    /// runs.
     fn repeat(&self, mut once: impl FnMut() -> Outcome<f64>) -> Outcome<Option<Median>> {
         let (started, mut found) = (Instant::now(), Vec::new());
         while found.len() < self.runs

@@ -163,7 +163,7 @@ fn scale_ranges(bands: &ColumnGroups<'_>) -> Vec<(bool, std::ops::Range<usize>)>
         start..start + part.len()
     };
     let mut found = Vec::new();
-    for kind in [CodeKind::Codebook, CodeKind::Trellis] {
+    for kind in CodeKind::ALL {
         let part = bands.row_scale_bytes(kind);
         if !part.is_empty() {
             found.push((true, place(part)));
@@ -283,33 +283,19 @@ pub fn projection_parameters(file: &ModelFile) -> u64 {
         .sum()
 }
 
+/// Returns the name of a tensor of a dense model.
 fn gguf_name(role: Role) -> Option<String> {
-    let of_projection = |projection| match projection {
-        ProjectionKind::Q => Some("attn_q"),
-        ProjectionKind::K => Some("attn_k"),
-        ProjectionKind::V => Some("attn_v"),
-        ProjectionKind::O => Some("attn_output"),
-        ProjectionKind::Gate => Some("ffn_gate"),
-        ProjectionKind::Up => Some("ffn_up"),
-        ProjectionKind::Down => Some("ffn_down"),
-        // Random models are dense.
-        _ => None,
-    };
-    Some(match role {
-        Role::TokenEmbedding => "token_embd.weight".to_owned(),
-        Role::OutputNorm => "output_norm.weight".to_owned(),
-        Role::Output => "output.weight".to_owned(),
-        Role::AttentionNorm { layer } => format!("blk.{layer}.attn_norm.weight"),
-        Role::FfnNorm { layer } => format!("blk.{layer}.ffn_norm.weight"),
-        Role::Linear {
-            layer,
-            projection,
-            part: Part::Weight,
-        } => {
-            format!("blk.{layer}.{}.weight", of_projection(projection)?)
+    match role {
+        Role::TokenEmbedding
+        | Role::Output
+        | Role::Linear {
+            part: Part::Weight, ..
+        } => Some(role.to_string()),
+        Role::OutputNorm | Role::AttentionNorm { .. } | Role::FfnNorm { .. } => {
+            Some(format!("{role}.weight"))
         }
-        _ => return None,
-    })
+        _ => None,
+    }
 }
 
 /// Writes a dense model as GGUF with a byte vocabulary.

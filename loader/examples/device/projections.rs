@@ -88,7 +88,7 @@ impl ProjectionsTask {
 
 impl<B: Backend> MatrixRotation<B> {
     fn once(&mut self, backend: &mut B, on: &impl BenchmarkExecutor) -> Outcome<f64> {
-        let mut room = Vec::new();
+        let mut host_buffer = Vec::new();
         let started = Instant::now();
         on.begin()?;
         for (first, second) in &self.matrices {
@@ -102,7 +102,7 @@ impl<B: Backend> MatrixRotation<B> {
                 Some(_) => Input::Inner(0),
                 None => Input::Vector,
             };
-            let mut projections = [Product {
+            let mut products = [Product {
                 weight: second,
                 rows: self.rows,
                 cols: if first.is_some() {
@@ -113,10 +113,10 @@ impl<B: Backend> MatrixRotation<B> {
                 input,
                 y: &mut self.y,
             }];
-            backend.project(1, &self.x, &factors, &mut projections)?;
+            backend.project(1, &self.x, &factors, &mut products)?;
         }
         on.end()?;
-        backend.read(&self.y, 1, &mut room)?;
+        backend.read(&self.y, 1, &mut host_buffer)?;
         Ok(started.elapsed().as_secs_f64() / self.matrices.len() as f64)
     }
 }

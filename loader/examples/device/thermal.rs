@@ -37,6 +37,7 @@ impl Sensor for ReadingRecorder {
     fn info(&self) -> &SensorInfo {
         self.sensor.info()
     }
+
     fn read(&mut self) -> Result<Reading, LiveError> {
         let reading = self.sensor.read()?;
         let mut kept = self.readings.lock().unwrap_or_else(PoisonError::into_inner);

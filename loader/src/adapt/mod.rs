@@ -29,9 +29,8 @@ use htc_kernels::{Matrix, Pool};
 
 use crate::backend::Backend;
 use crate::dial::ActiveSetting;
-use crate::error::ExecError;
+use crate::error::{ExecError, GenerateError, GenerateResult as Result};
 use crate::exec::{Adapted, AdaptedLayer, Correction, Session};
-use crate::generate::{GenerateError, Result};
 use crate::linear::Linear;
 use crate::tensor::Tensor;
 

@@ -1,6 +1,6 @@
 //! Options of online adaptation.
 
-use crate::generate::GenerateError;
+use crate::error::GenerateError;
 
 /// Options of online adaptation.
 #[derive(Clone, Copy, Debug, PartialEq)]

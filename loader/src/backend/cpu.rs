@@ -258,7 +258,7 @@ impl Backend for Cpu {
         n: usize,
         x: &Vec<f32>,
         factors: &[Factor<'_, Tensor>],
-        projections: &mut [Product<'_, Self>],
+        products: &mut [Product<'_, Self>],
     ) -> Result<()> {
         let mut width = None;
         let mut first = Vec::with_capacity(factors.len());
@@ -268,21 +268,21 @@ impl Backend for Cpu {
             let rank = factor.rank;
             first.push(cpu::Factor { w, rank });
         }
-        let mut second = Vec::with_capacity(projections.len());
-        for projection in projections {
-            if let Some(w) = projection.weight.column_groups()? {
+        let mut second = Vec::with_capacity(products.len());
+        for product in products {
+            if let Some(w) = product.weight.column_groups()? {
                 // A matrix in column groups is dense and reads the input.
                 let x = &x[..n * w.cols()];
-                let y = &mut projection.y[..n * projection.rows];
+                let y = &mut product.y[..n * product.rows];
                 self.cpu
                     .matmul_column_groups(w, n, x, y, &mut self.scratch)?;
                 continue;
             }
-            let w = projection.weight.matrix()?.first_cols(projection.cols)?;
-            if projection.input == cpu::Input::Vector {
+            let w = product.weight.matrix()?.first_cols(product.cols)?;
+            if product.input == cpu::Input::Vector {
                 width = Some(w.cols());
             }
-            let (input, y) = (projection.input, &mut projection.y[..n * projection.rows]);
+            let (input, y) = (product.input, &mut product.y[..n * product.rows]);
             second.push(cpu::Projection { w, input, y });
         }
         let Some(width) = width else {

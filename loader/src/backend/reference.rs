@@ -167,7 +167,7 @@ impl Backend for Reference {
         n: usize,
         x: &Vec<f64>,
         factors: &[Factor<'_, ReferenceWeight>],
-        projections: &mut [Product<'_, Self>],
+        products: &mut [Product<'_, Self>],
     ) -> Result<()> {
         for t in 0..n {
             let row = |cols: usize| &x[t * cols..][..cols];
@@ -177,13 +177,13 @@ impl Backend for Reference {
                 inner
             };
             let inners: Vec<Vec<f64>> = factors.iter().map(inner).collect();
-            for projection in &mut *projections {
-                let x = match projection.input {
-                    Input::Vector => row(projection.cols),
+            for product in &mut *products {
+                let x = match product.input {
+                    Input::Vector => row(product.cols),
                     Input::Inner(index) => &inners[index],
                 };
-                let y = projection.weight.product(projection.rows, x);
-                projection.y[t * projection.rows..][..projection.rows].copy_from_slice(&y);
+                let y = product.weight.product(product.rows, x);
+                product.y[t * product.rows..][..product.rows].copy_from_slice(&y);
             }
         }
         Ok(())

@@ -88,14 +88,14 @@ impl<B: Backend> Runner<B> {
             rows: a.rows,
             rank: a.rows,
         };
-        let projection = Product {
+        let product = Product {
             weight: &b.weight,
             rows: b.rows,
             cols: a.rows,
             input: Input::Inner(0),
             y: &mut *delta,
         };
-        backend.project(n, normed, &[factor], &mut [projection])?;
+        backend.project(n, normed, &[factor], &mut [product])?;
         backend.add(n * b.rows, normed, delta)
     }
 }

@@ -92,31 +92,47 @@ impl<B: Backend> Execution<'_, '_, B> {
     }
 }
 
-/// Chooses the `used` experts of the largest scores `[n, count]` for each row; equal scores by
-/// lower index. Weights are the softmax of the scores, over all experts or over the used ones.
-/// Sorted by expert, then by row.
+/// Returns the experts of a row with the weights of their outputs, by decreasing score; equal
+/// scores by lower index. NaN counts as infinity, so that it is chosen and seen in the logits. The first `used` are
+/// chosen. Weights are the softmax of the scores, over all experts, or with `normalised` over the
+/// chosen ones, which are then the only ones returned. `order` is scratch space.
+pub fn expert_weights(
+    score: impl Fn(usize) -> f64,
+    count: usize,
+    used: usize,
+    normalised: bool,
+    order: &mut Vec<usize>,
+) -> impl Iterator<Item = (usize, f64)> {
+    order.clear();
+    order.extend(0..count);
+    let key = |expert: usize| match score(expert) {
+        score if score.is_nan() => f64::INFINITY,
+        score => score,
+    };
+    order.sort_unstable_by(|&a, &b| key(b).total_cmp(&key(a)).then(a.cmp(&b)));
+    let largest = order.first().map_or(0.0, |&expert| score(expert));
+    if normalised {
+        order.truncate(used);
+    }
+    let exponential = move |expert: usize| (score(expert) - largest).exp();
+    let sum: f64 = order.iter().map(|&expert| exponential(expert)).sum();
+    order
+        .iter()
+        .map(move |&expert| (expert, exponential(expert) / sum))
+}
+
+/// Routes each row of scores `[n, count]` to the experts that [`expert_weights`] chooses. Sorted by
+/// expert, then by row.
 fn routes(scores: &[f32], count: usize, used: usize, normalised: bool) -> Vec<Route> {
     let mut routes = Vec::with_capacity(scores.len() / count.max(1) * used);
-    let mut order: Vec<usize> = Vec::with_capacity(count);
+    let mut order = Vec::with_capacity(count);
     for (row, scores) in scores.chunks_exact(count).enumerate() {
-        order.clear();
-        order.extend(0..count);
-        // A score that is not a number is chosen, so that it is seen in the logits.
-        let score = |expert: usize| match scores[expert] {
-            score if score.is_nan() => f32::INFINITY,
-            score => score,
-        };
-        let descending = |a: &usize, b: &usize| score(*b).total_cmp(&score(*a)).then(a.cmp(b));
-        order.sort_unstable_by(descending);
-        let largest = f64::from(scores[order[0]]);
-        let exponential = |expert: &usize| (f64::from(scores[*expert]) - largest).exp();
-        let chosen = &order[..used.min(count)];
-        let summed = if normalised { chosen } else { &order[..] };
-        let sum: f64 = summed.iter().map(exponential).sum();
-        routes.extend(chosen.iter().map(|expert| Route {
-            expert: *expert,
+        let score = |expert: usize| f64::from(scores[expert]);
+        let weights = expert_weights(score, count, used, normalised, &mut order);
+        routes.extend(weights.take(used).map(|(expert, weight)| Route {
+            expert,
             row,
-            weight: (exponential(expert) / sum) as f32,
+            weight: weight as f32,
         }));
     }
     routes.sort_unstable_by_key(|route| (route.expert, route.row));

@@ -43,7 +43,8 @@ impl<B: Backend> Session<B> {
     /// [`follow_with`](Session::follow_with).
     ///
     /// # Errors
-    /// [`ExecError::Fraction`](crate::ExecError::Fraction) for an invalid number, which followers of this crate never give.
+    /// [`ExecError::Fraction`](crate::ExecError::Fraction) for an invalid number, which followers of
+    /// this crate never give.
     pub fn follow(&mut self) -> Result<()> {
         let Some(followed) = &mut self.followed else {
             return Ok(());

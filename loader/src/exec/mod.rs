@@ -29,6 +29,7 @@ use crate::model::Model;
 
 pub(crate) use adapted::{Adapted, AdaptedLayer, Correction};
 pub use engine::{Chunk, Engine, LogitRows, SequenceId};
+pub use experts::expert_weights;
 use runner::{Buffers, Runner};
 use sequence::{Part, Sequence, SequencePlan};
 pub use tap::{Point, Tap};

@@ -35,7 +35,7 @@ pub(super) fn project<B: Backend>(
     if let (Some(basis), Some(block)) = (basis, block_of_shared) {
         factors.push(first_factor(basis, fraction, block));
     }
-    let mut projections: Vec<Product<'_, B>> = Vec::with_capacity(outputs.len());
+    let mut products: Vec<Product<'_, B>> = Vec::with_capacity(outputs.len());
     for Output { linear, y } in &mut outputs {
         let (w, input) = match linear {
             Linear::Dense(w)
@@ -52,7 +52,7 @@ pub(super) fn project<B: Backend>(
             Input::Vector => w.cols,
             Input::Inner(index) => factors.get(index).map_or(w.cols, |factor| factor.rows),
         };
-        projections.push(Product {
+        products.push(Product {
             weight: &w.weight,
             rows: w.rows,
             cols,
@@ -60,20 +60,20 @@ pub(super) fn project<B: Backend>(
             y,
         });
     }
-    backend.project(n, x, &factors, &mut projections)?;
+    backend.project(n, x, &factors, &mut products)?;
     let mut refined: Vec<Product<'_, B>> = Vec::new();
     for Output { linear, y } in outputs {
         if let Linear::Residual { a, b, .. } = linear {
             backend.resize(extra, n * b.rows)?;
             let factor = first_factor(a, fraction, b.dtype.block_len());
-            let projection = Product {
+            let product = Product {
                 weight: &b.weight,
                 rows: b.rows,
                 cols: factor.rows,
                 input: Input::Inner(0),
                 y: &mut *extra,
             };
-            backend.project(n, x, &[factor], &mut [projection])?;
+            backend.project(n, x, &[factor], &mut [product])?;
             backend.add(n * b.rows, y, extra)?;
         }
         if let Linear::Refined {

@@ -82,9 +82,9 @@ impl<B: Backend> Session<B> {
         self.sequence.policy.counters()
     }
 
-    /// Checks that verified batches are bitwise identical to single steps: false for kinds that
-    /// compress between batches.
-    pub(crate) fn check_foreseen(&self) -> Result<()> {
+    /// Checks that verified batches are bitwise identical to single steps, as they are not with
+    /// kinds that compress between batches.
+    pub(crate) fn check_can_verify(&self) -> Result<()> {
         let kind = self.sequence.policy.options().kind;
         match kind.rank() {
             Some(_) => Err(ExecError::VerifyUnsupported {

@@ -13,10 +13,11 @@ impl<B: Backend> Session<B> {
     /// as if it had never read the rest.
     ///
     /// # Errors
-    /// As [`Session::forward`]; [`ExecError::VerifyUnsupported`](crate::ExecError::VerifyUnsupported) for low-rank KV caches: single steps would
-    /// compress in between, which cannot be undone.
+    /// As [`Session::forward`];
+    /// [`ExecError::VerifyUnsupported`](crate::ExecError::VerifyUnsupported) for low-rank KV
+    /// caches: single steps would compress in between, which cannot be undone.
     pub fn verify(&mut self, tokens: &[u32], tap: &mut dyn Tap) -> Result<&[f32]> {
-        self.check_foreseen()?;
+        self.check_can_verify()?;
         self.runner.backend.set_batch_invariant(true);
         let read = self.forward_with(tokens, tap);
         let rows = self.rows;

@@ -74,7 +74,7 @@ impl KvShape {
 }
 
 /// Keys and values of the positions read so far, in the memory of a backend.
-pub trait Kv: Send {
+pub trait Kv: Send + Sized {
     /// Backend whose memory it is.
     type Backend: Backend;
 
@@ -98,17 +98,15 @@ pub trait Kv: Send {
     ///
     /// # Errors
     /// [`ExecError`](crate::ExecError) if memory runs out.
-    fn copied(&self, backend: &mut Self::Backend) -> Result<Self>
-    where
-        Self: Sized;
+    fn copied(&self, backend: &mut Self::Backend) -> Result<Self>;
 
     /// Writes `rows` of keys and values `[n, kv_heads, head_size]` of one layer after the stored
     /// positions, in [reserved](Kv::reserve) memory. [`Kv::advance`] counts them after all
     /// layers are written.
     ///
     /// # Errors
-    /// [`ExecError::KvRange`](crate::ExecError::KvRange) for a number outside the range of the KV type; the stored positions
-    /// are unchanged.
+    /// [`ExecError::KvRange`](crate::ExecError::KvRange) for a number outside the range of the KV
+    /// type; the stored positions are unchanged.
     fn append(
         &mut self,
         backend: &mut Self::Backend,
@@ -122,7 +120,8 @@ pub trait Kv: Send {
     /// `turns [kv_heads, rank, rank]` of keys and of values; `None` if it has none.
     ///
     /// # Errors
-    /// [`ExecError::KvRange`](crate::ExecError::KvRange) for a coordinate outside float16's range; nothing has changed then.
+    /// [`ExecError::KvRange`](crate::ExecError::KvRange) for a coordinate outside float16's range;
+    /// nothing has changed then.
     fn set_bases(
         &mut self,
         backend: &mut Self::Backend,
@@ -133,10 +132,11 @@ pub trait Kv: Send {
 
     /// Converts `count` full rows of a layer, after the first `front`, to low rank: appends their
     /// coordinates and removes the full rows. The caller then updates
-    /// [`KvLayout::compress`](KvLayout::compress).
+    /// [`KvLayout::compress`].
     ///
     /// # Errors
-    /// [`ExecError::KvRange`](crate::ExecError::KvRange) for a coordinate outside float16's range; nothing has changed then.
+    /// [`ExecError::KvRange`](crate::ExecError::KvRange) for a coordinate outside float16's range;
+    /// nothing has changed then.
     fn compress(
         &mut self,
         backend: &mut Self::Backend,
@@ -157,7 +157,7 @@ pub trait Kv: Send {
     ) -> Result<[Vec<f32>; 2]>;
 
     /// Drops the rows of a layer that are not in `kept`. The caller then updates
-    /// [`KvLayout::evict`](KvLayout::evict).
+    /// [`KvLayout::evict`].
     ///
     /// # Errors
     /// [`ExecError`](crate::ExecError) of the device.

@@ -161,7 +161,7 @@ impl KvPlan {
         }
         let mut ranks = Vec::new();
         if let Some(rank) = kind.rank() {
-            let bases = bases.ok_or_else(|| ExecError::NoBases {
+            let bases = bases.ok_or_else(|| ExecError::NoKvBases {
                 kind: kind.to_string(),
             })?;
             bases.check_shape(shape)?;

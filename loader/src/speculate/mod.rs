@@ -16,9 +16,8 @@ use htc_formats::vocab::Vocabulary;
 use crate::adapt::{ActivationRecorder, Adaptation};
 use crate::backend::{Backend, Cpu};
 use crate::dial::ActiveSetting;
-use crate::error::Result;
+use crate::error::{GenerateError, Result};
 use crate::exec::{Adapted, Session};
-use crate::generate::GenerateError;
 use crate::sampling::{Distribution, DraftVerdict, Sampler};
 
 use pace::DraftLengthPolicy;

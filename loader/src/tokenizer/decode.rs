@@ -1,8 +1,8 @@
 //! Streaming decoder from token ids to text.
 
-use htc_formats::vocab::TokenKind;
+use htc_formats::vocab::{TokenKind, byte_value};
 
-use super::{Algorithm, SPACE, Tokenizer, alphabet, byte_value};
+use super::{Algorithm, SPACE, Tokenizer, alphabet};
 
 /// Decodes a sequence token by token, emitting complete characters only.
 ///

@@ -27,7 +27,6 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::OnceLock;
 
-pub use htc_formats::limits::{MAX_SPECIAL_BYTES, MAX_SPECIAL_TOKEN_BYTES};
 use htc_formats::vocab::{BYTE_LEVEL, TokenKind, Vocabulary, VocabularyError};
 
 use byte_level::ByteLevelBpe;
@@ -74,7 +73,8 @@ pub struct Tokenizer {
 impl Tokenizer {
     /// Builds the tables of a vocabulary.
     pub fn new(mut vocabulary: Vocabulary) -> Result<Self, VocabularyError> {
-        validate(&vocabulary)?;
+        vocabulary.validate()?;
+        vocabulary.check_for_tokenizer()?;
         vocabulary.strip_before.sort_unstable();
         vocabulary.strip_after.sort_unstable();
         let mut kinds = vocabulary.kinds.clone();
@@ -324,66 +324,6 @@ impl Tokenizer {
     fn kind(&self, token: u32) -> Option<TokenKind> {
         self.kinds.get(token as usize).copied()
     }
-}
-
-fn byte_value(text: &str) -> Option<u8> {
-    let digits = text.strip_prefix("<0x")?.strip_suffix('>')?;
-    let hexadecimal = digits.len() == 2 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
-    if hexadecimal {
-        u8::from_str_radix(digits, 16).ok()
-    } else {
-        None
-    }
-}
-
-fn validate(vocabulary: &Vocabulary) -> Result<(), VocabularyError> {
-    vocabulary.validate()?;
-    let Vocabulary {
-        bos,
-        eos,
-        add_bos,
-        add_eos,
-        ..
-    } = *vocabulary;
-    for (role, missing, reason) in [
-        (
-            "BOS",
-            add_bos && bos.is_none(),
-            "asks for BOS before every text",
-        ),
-        (
-            "EOS",
-            add_eos && eos.is_none(),
-            "asks for EOS after every text",
-        ),
-    ] {
-        if missing {
-            return Err(VocabularyError::SpecialMissing { role, reason });
-        }
-    }
-    let (mut found, mut longest) = (0, 0);
-    for ((token, text), kind) in (0..).zip(&vocabulary.tokens).zip(&vocabulary.kinds) {
-        match kind {
-            TokenKind::Byte if byte_value(text).is_none() => {
-                return Err(VocabularyError::ByteToken {
-                    token,
-                    text: text.clone(),
-                });
-            }
-            TokenKind::UserDefined | TokenKind::Control | TokenKind::Unknown => {
-                found += text.len();
-                longest = longest.max(text.len());
-            }
-            _ => {}
-        }
-    }
-    if longest > MAX_SPECIAL_TOKEN_BYTES {
-        return Err(VocabularyError::SpecialTokenTooLong { bytes: longest });
-    }
-    if found > MAX_SPECIAL_BYTES {
-        return Err(VocabularyError::SpecialTextTooLong { bytes: found });
-    }
-    Ok(())
 }
 
 fn build_algorithm(vocabulary: &Vocabulary) -> Result<Algorithm, VocabularyError> {

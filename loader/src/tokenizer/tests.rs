@@ -1,3 +1,5 @@
+use htc_formats::limits::{MAX_SPECIAL_BYTES, MAX_SPECIAL_TOKEN_BYTES};
+
 use super::*;
 use proptest::prelude::*;
 

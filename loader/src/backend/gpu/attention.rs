@@ -32,7 +32,7 @@ impl<D: Device> Gpu<D> {
     ) -> Result<()> {
         for SequenceRows { rows, kv } in batch {
             let queries = self.queries(shape, rows);
-            let (device, workspace) = (&self.device, &mut self.attention);
+            let (device, scratch) = (&self.device, &mut self.attention);
             let start = kv.layout().positions(layer);
             let whole;
             let reconstructs = kv.layout().plan().reconstructs();
@@ -47,7 +47,7 @@ impl<D: Device> Gpu<D> {
             } else {
                 kv.layer_cache(layer)
             };
-            let attended = ops::attend_splits(device, queries, q, &held, attention, workspace, out);
+            let attended = ops::attend_splits(device, queries, q, &held, attention, scratch, out);
             match attended? {
                 // The next product reads the rows of all sequences.
                 Some(joined) if batch.len() > 1 => {

@@ -174,8 +174,8 @@ impl<D: Device> Backend for Gpu<D> {
     }
 
     fn kv(&mut self, plan: &KvPlan) -> Result<GpuKv<D>> {
-        let projections = 2 * plan.shape().layers;
-        let faults = ops::FaultEntries::new(&self.device, projections)?;
+        let entries = 2 * plan.shape().layers;
+        let faults = ops::FaultEntries::new(&self.device, entries)?;
         self.faults = Some(faults);
         GpuKv::new(&self.device, plan)
     }
@@ -306,22 +306,22 @@ impl<D: Device> Backend for Gpu<D> {
         n: usize,
         x: &GpuBuffer<D>,
         factors: &[Factor<'_, ops::DeviceMatrix<D>>],
-        projections: &mut [Product<'_, Self>],
+        products: &mut [Product<'_, Self>],
     ) -> Result<()> {
-        self.project_to(n, x, factors, projections, false)
+        self.project_to(n, x, factors, products, false)
     }
 
     fn refine(
         &mut self,
         n: usize,
         x: &GpuBuffer<D>,
-        projections: &mut [Product<'_, Self>],
+        products: &mut [Product<'_, Self>],
         extra: &mut GpuBuffer<D>,
     ) -> Result<()> {
         if self.joins {
-            self.project_to(n, x, &[], projections, true)
+            self.project_to(n, x, &[], products, true)
         } else {
-            refine_one_by_one(self, n, x, projections, extra)
+            refine_one_by_one(self, n, x, products, extra)
         }
     }
 

@@ -13,7 +13,7 @@ impl<D: Device> Gpu<D> {
         n: usize,
         x: &GpuBuffer<D>,
         factors: &[Factor<'_, ops::DeviceMatrix<D>>],
-        projections: &[Product<'_, Self>],
+        products: &[Product<'_, Self>],
         adds: bool,
     ) -> Result<(), ExecError> {
         let mut first = Vec::with_capacity(factors.len());
@@ -24,22 +24,22 @@ impl<D: Device> Gpu<D> {
                 rank: factor.rank,
             });
         }
-        let mut second = Vec::with_capacity(projections.len());
-        for projection in projections {
+        let mut second = Vec::with_capacity(products.len());
+        for product in products {
             second.push(ops::Projection {
-                matrix: projection.weight,
-                rows: projection.rows,
-                cols: projection.cols,
-                input: projection.input,
-                y: projection.y.memory()?,
+                matrix: product.weight,
+                rows: product.rows,
+                cols: product.cols,
+                input: product.input,
+                y: product.y.memory()?,
                 accumulate: adds,
             });
         }
         let x = x.memory()?;
         let before = self.finish_but(x)?;
         let (before, device) = (before.producer(), &self.device);
-        let scratch = &mut self.products;
-        ops::project_after(device, before, n, x, &first, &second, scratch)?;
+        let workspace = &mut self.products;
+        ops::project_after(device, before, n, x, &first, &second, workspace)?;
         Ok(())
     }
 }

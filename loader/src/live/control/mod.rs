@@ -150,23 +150,24 @@ impl Controller {
         let before = self.last_time.unwrap_or(reading.time);
         let passed = reading.time.saturating_sub(before).min(MAX_RECOVERY_TIME);
         self.last_time = Some(reading.time.max(before));
-        let rise = self.law.options().recovery * passed.as_secs_f64();
+        let law = self.law.options();
+        let rise = law.recovery * passed.as_secs_f64();
         let celsius = reading.plausible_temperature();
-        let celsius = celsius.filter(|_| self.law.options().thermal);
+        let celsius = celsius.filter(|_| law.thermal);
         let watts = reading.plausible_power();
-        let temperature = if self.law.options().thermal {
+        let temperature = if law.thermal {
             update_status(&mut self.has_temperature, celsius.is_some())
         } else {
             ReadingStatus::Unused
         };
-        let power = match self.law.options().power_cap {
+        let power = match law.power_cap {
             Some(_) => update_status(&mut self.has_power, watts.is_some()),
             None => ReadingStatus::Unused,
         };
         self.follow_temperature(celsius, rise);
         self.follow_power(watts, rise);
 
-        let least = self.law.options().min_fraction;
+        let least = law.min_fraction;
         let limit = self.thermal.min(self.cap);
         self.fraction = if limit >= 1.0 {
             1.0
@@ -190,9 +191,9 @@ impl Controller {
         } else {
             LimitReason::Temperature
         };
-        let too_warm = celsius.is_some_and(|celsius| celsius > self.law.options().high_celsius);
+        let too_warm = celsius.is_some_and(|celsius| celsius > law.high_celsius);
         let over = |budget: f64| watts.is_some_and(|watts| watts > budget);
-        let too_much = self.law.options().power_cap.is_some_and(over);
+        let too_much = law.power_cap.is_some_and(over);
         Decision {
             fraction: self.fraction,
             reason: why,
@@ -216,25 +217,23 @@ impl Controller {
             self.thermal = 1.0;
             return;
         };
+        let law = self.law.options();
         let held = match self.held_temperature {
-            Some(held) => held
-                .min(celsius + self.law.options().hysteresis)
-                .max(celsius),
+            Some(held) => held.min(celsius + law.hysteresis).max(celsius),
             None => celsius,
         };
         self.held_temperature = Some(held);
         let aim = self.law.fraction(held);
-        self.thermal = aim
-            .min(self.thermal + rise)
-            .max(self.law.options().min_fraction);
+        self.thermal = aim.min(self.thermal + rise).max(law.min_fraction);
     }
 
     fn follow_power(&mut self, watts: Option<f64>, rise: f64) {
-        let (Some(watts), Some(budget)) = (watts, self.law.options().power_cap) else {
+        let law = self.law.options();
+        let (Some(watts), Some(budget)) = (watts, law.power_cap) else {
             self.cap = 1.0;
             return;
         };
-        let least = self.law.options().min_fraction;
+        let least = law.min_fraction;
         // Scales the fraction that drew this power, because an unused allowance says nothing about
         // power.
         self.cap = match watts / budget {

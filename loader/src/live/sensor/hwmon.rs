@@ -119,6 +119,7 @@ impl Sensor for Hwmon {
     fn info(&self) -> &SensorInfo {
         &self.info
     }
+
     fn read(&mut self) -> Result<Reading, LiveError> {
         let mut warmest = f64::NEG_INFINITY;
         for path in &self.temperatures {

@@ -96,6 +96,7 @@ impl Sensor for NvmlSensor {
     fn info(&self) -> &SensorInfo {
         &self.info
     }
+
     fn read(&mut self) -> Result<Reading, LiveError> {
         let die = |device: &Device<'_>| device.temperature(TemperatureSensor::Gpu);
         let temperature = self.value("temperature", die)?;

@@ -234,6 +234,7 @@ impl Sensor for SimulatedSensor {
     fn info(&self) -> &SensorInfo {
         &self.info
     }
+
     /// The power is the average since the previous reading, as of drivers.
     fn read(&mut self) -> Result<Reading, LiveError> {
         let (at, load) = (self.info.clock.now(), self.follow.plant_load());

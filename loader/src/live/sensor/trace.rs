@@ -303,6 +303,7 @@ impl Sensor for TraceSensor {
     fn info(&self) -> &SensorInfo {
         &self.info
     }
+
     fn read(&mut self) -> Result<Reading, LiveError> {
         let at = self.info.clock.now();
         let begun = *self.begun.get_or_insert(at);
