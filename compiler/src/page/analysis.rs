@@ -1,54 +1,69 @@
 //! The analysis of a model: spectra, gauges, residual stream, attention sinks.
 
+use htc_formats::model::ProjectionKind;
 use maud::{Markup, html};
 use serde_json::Value;
 
-use super::chart::{Chart, Colour, Point, Series, Xy, over_layers, xy};
+use super::chart::{Chart, Colour, Point, Series, Xy, means, over_layers, xy};
 use super::json::{
-    Group, at, by_text, fill, indexed, layers, lines, list, num, points, table, text,
+    Group, at, fill, grouped, indexed, layers, lines, list, num, points, table, text,
 };
 use super::scale::{Axis, Kind};
-use super::template::figure;
+use super::template::{experts_note, figure};
 
-/// Returns the spectra by projection, in the order of the first layer.
-fn by_projection(analysis: &Value) -> Vec<Group<'_>> {
-    by_text(list(analysis, "spectra/projections"), "projection")
+/// Groups items by projection, those of experts as `gate`, `up` and `down`, in the order of the
+/// first layer.
+fn by_projection<'a>(items: impl IntoIterator<Item = &'a Value>) -> Vec<Group<'a>> {
+    let items = items.into_iter();
+    let named = items.map(|item| (kind(item).map_or("", |kind| kind.dense().name()), item));
+    grouped(named)
+}
+
+fn kind(item: &Value) -> Option<ProjectionKind> {
+    text(item, "projection").parse().ok()
+}
+
+fn all_spectra(analysis: &Value) -> &[Value] {
+    list(analysis, "spectra/projections")
 }
 
 pub fn spectra(analysis: &Value, prefix: &str) -> Markup {
-    let projections = by_projection(analysis);
+    let all = all_spectra(analysis);
+    let projections = by_projection(all);
     let layer = |spectrum: &Value| num(spectrum, "layer").unwrap_or(0.0) as usize;
-    let all = list(analysis, "spectra/projections").iter();
-    let count = all.map(layer).max().unwrap_or(0) + 1;
+    let count = all.iter().map(layer).max().unwrap_or(0) + 1;
     let curves = projections.iter().map(|(projection, spectra)| {
-        let series = spectra.iter().map(|s| {
-            let points = points(list(s, "curve"), ["0", "1", "none"]);
-            Series::layer(layer(s), count, points)
+        let layers = grouped(spectra.iter().map(|spectrum| (layer(spectrum), *spectrum)));
+        let series = layers.into_iter().map(|(layer, experts)| {
+            let curves = experts.into_iter().flat_map(|s| list(s, "curve"));
+            Series::layer(layer, count, means(points(curves, ["0", "1", "none"])))
         });
         let (x, y) = (Axis::linear("rank"), Axis::linear("energy"));
         xy(projection, x, y, series)
     });
-    let over_layers = |quantity: &str, path: &str| {
+    let by_layer = |quantity: &str, path: &str| {
         let series = projections.iter().enumerate();
         let series = series.map(|(number, (projection, spectra))| {
             let points = points(spectra.iter().copied(), ["layer", path, "none"]);
-            Series::line(projection, number, points)
+            Series::line(projection, number, means(points))
         });
         over_layers("", Axis::linear(quantity), series)
     };
     let mut energies = list(analysis, "spectra/energies").iter();
     let rank_95 = energies.position(|e| e.as_f64() == Some(0.95));
     let rank_95 = rank_95.map_or("none".to_owned(), |at| format!("ranks/{at}"));
+    let experts = experts_note(all.iter().filter_map(kind));
+    let note = experts.trim_start();
     html! {
-        (figure(&format!("{prefix}Energy kept by rank"), "One curve for each layer.", curves))
-        (figure(&format!("{prefix}Stable rank ‖W‖² / σ₁²"), "", [over_layers("stable rank", "stable_rank")]))
-        (figure(&format!("{prefix}Rank that holds 95 % of the energy"), "", [over_layers("rank", &rank_95)]))
+        (figure(&format!("{prefix}Energy kept by rank"), &format!("One curve for each layer.{experts}"), curves))
+        (figure(&format!("{prefix}Stable rank ‖W‖² / σ₁²"), note, [by_layer("stable rank", "stable_rank")]))
+        (figure(&format!("{prefix}Rank that holds 95 % of the energy"), note, [by_layer("rank", &rank_95)]))
     }
 }
 
 /// Draws the tail energy by rank under each gauge.
 pub fn gauges(analysis: &Value, prefix: &str) -> Markup {
-    let charts = by_projection(analysis).into_iter();
+    let charts = by_projection(all_spectra(analysis)).into_iter();
     let charts = charts.map(|(projection, spectra)| {
         let series = lines(["none", "activation", "whiten"], |gauge| {
             by_fraction(analysis, &spectra, &format!("tails/{gauge}"))
@@ -67,8 +82,9 @@ pub fn gauges(analysis: &Value, prefix: &str) -> Markup {
 pub fn excess(analysis: &Value, prefix: &str) -> Markup {
     let groups = list(analysis, "spectra/groups").iter();
     let members = groups.flat_map(|group| list(group, "members"));
-    let members = by_text(members, "projection");
-    let projections = by_projection(analysis).into_iter().map(|(name, _)| name);
+    let members = by_projection(members);
+    let projections = by_projection(all_spectra(analysis)).into_iter();
+    let projections = projections.map(|(name, _)| name);
     let series = lines(projections, |projection| {
         let own = members.iter().find(|(name, _)| *name == projection);
         own.map_or(Vec::new(), |(_, own)| by_fraction(analysis, own, "excess"))

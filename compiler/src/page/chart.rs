@@ -4,7 +4,7 @@ mod xy;
 
 use maud::{Markup, html};
 
-pub use xy::{Band, Point, Series, Xy};
+pub use xy::{Band, Point, Series, Xy, means};
 
 use super::number;
 use super::scale::{Axis, Kind};

@@ -26,8 +26,6 @@ pub struct ArtifactData<'a> {
     pub plan: &'a PlanRecord,
     /// The report.
     pub report: Option<&'a Report>,
-    /// The report as JSON; null without.
-    pub json: Value,
     /// The file.
     pub file: Option<&'a SealedArtifact>,
     /// The best measurement, and its text.
@@ -49,7 +47,6 @@ impl<'a> ArtifactData<'a> {
             after: report.bytes.after,
             plan: &report.plan,
             report: Some(report),
-            json: serde_json::to_value(report).unwrap_or_default(),
             file,
             scores: quality.map(|q| (&q.evaluation, q.text.as_str())),
         }
@@ -65,7 +62,6 @@ impl<'a> ArtifactData<'a> {
             after: file.bytes,
             plan: &file.manifest.plan,
             report: None,
-            json: Value::Null,
             file: Some(file),
             scores: None,
         }

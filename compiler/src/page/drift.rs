@@ -5,6 +5,7 @@ use maud::{Markup, html};
 use super::chart::{Chart, Colour, Point, Series, Xy, shortened};
 use super::data::PageData;
 use super::input::{Drift, DriftPoint};
+use super::json::grouped;
 use super::scale::Axis;
 use super::template::figure;
 
@@ -26,14 +27,8 @@ const QUANTITIES: [(&str, &str, Value, Option<Value>); 5] = [
 
 /// Draws each quantity for each pair of model and draft.
 pub fn figures(data: &PageData) -> Markup {
-    let mut pairs: Vec<((&str, &str), Vec<&Drift>)> = Vec::new();
-    for drift in data.drifts {
-        let pair = (drift.model.as_str(), drift.draft.as_str());
-        match pairs.iter_mut().find(|(other, _)| *other == pair) {
-            Some((_, drifts)) => drifts.push(drift),
-            None => pairs.push((pair, vec![drift])),
-        }
-    }
+    let drifts = data.drifts.iter();
+    let pairs = grouped(drifts.map(|drift| ((&*drift.model, &*drift.draft), drift)));
     html! {
         @for ((model, draft), drifts) in pairs {
             @for (title, axis, value, initial) in QUANTITIES {

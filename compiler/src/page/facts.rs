@@ -4,10 +4,12 @@ use maud::{Markup, html};
 
 use super::chart::{Colour, bars, optional};
 use super::data::{ArtifactData, PageData};
-use super::json::{at, fill, num, properties};
+use super::json::properties;
 use super::number::{bytes, number, seconds};
 use super::scale::Axis;
 use super::template::{Table, figure, list};
+use crate::report::Seconds;
+use crate::system::show::format_count;
 
 /// Paths, separated by spaces.
 const REPORT: &str = "source source_sha256 artifact bytes with_source parameters request limit treatment \
@@ -22,55 +24,70 @@ const ANALYSIS: &str = "model source_sha256 shape calibration";
 
 /// Draws the seconds of every stage.
 pub fn time(artifact: &ArtifactData, prefix: &str) -> Markup {
-    let spent = at(&artifact.json, "seconds");
-    let stages = "read calibrate plan factorise measure tune seal".split(' ');
-    let groups = stages.filter_map(|name| Some((name.to_owned(), vec![Some(num(spent, name)?)])));
-    let groups: Vec<_> = groups.collect();
+    let Some(report) = artifact.report else {
+        return html! {};
+    };
+    // A new stage cannot be forgotten.
+    let Seconds {
+        plan,
+        read,
+        calibrate,
+        factorise,
+        measure,
+        tune,
+        seal,
+        total,
+    } = report.seconds;
+    let stages = [
+        ("read", read),
+        ("calibrate", calibrate),
+        ("plan", plan),
+        ("factorise", factorise),
+        ("measure", measure),
+        ("tune", tune),
+        ("seal", seal),
+    ];
+    let groups = stages.map(|(name, value)| (name.to_owned(), vec![Some(value)]));
     let series = [("seconds", Colour::Thing(0))];
     let title = "Seconds by stage";
     let chart = bars(title, &Axis::linear("seconds"), &series, &groups);
-    let total = seconds(num(spent, "total").unwrap_or_default());
-    let threads = fill("{threads} threads", &artifact.json);
-    let note = format!("{total} together, on {threads}.");
+    let threads = format_count(report.threads, "thread");
+    let note = format!("{} together, on {threads}.", seconds(total));
     figure(&format!("{prefix}{title}"), &note, [chart])
 }
 
 /// Lists estimates beside measurements.
 pub fn estimates(artifact: &ArtifactData, prefix: &str) -> Markup {
-    let report = &artifact.json;
-    let unlimited = at(report, "limit").is_null();
-    let made = if unlimited { "bytes/after" } else { "none" };
-    type Row = (&'static str, &'static str, &'static str);
-    let rows: [Row; 8] = [
-        ("bytes of the artifact", "bytes", made),
-        ("memory beside the source", "peak_memory", "peak_memory"),
-        ("seconds", "seconds", "seconds/total"),
-        (
-            "seconds to calibrate",
-            "stages/calibrate",
-            "seconds/calibrate",
-        ),
-        ("seconds to plan", "stages/plan", "seconds/plan"),
-        (
-            "seconds to factorise",
-            "stages/factorise",
-            "seconds/factorise",
-        ),
-        ("seconds to measure", "stages/measure", "seconds/measure"),
-        ("seconds to tune", "stages/tune", "seconds/tune"),
+    let Some(report) = artifact.report else {
+        return html! {};
+    };
+    let (estimate, spent) = (&report.forecast, &report.seconds);
+    let stages = &estimate.stages;
+    // With a limit the search decides on the bytes.
+    let made = Some(report.bytes.after as f64).filter(|_| report.limit.is_none());
+    let memory = report.peak_memory.map(|peak| peak as f64);
+    let sizes = [
+        ("bytes of the artifact", estimate.bytes, made),
+        ("memory beside the source", estimate.peak_memory, memory),
     ];
+    let times = [
+        ("seconds", estimate.seconds, spent.total),
+        ("seconds to calibrate", stages.calibrate, spent.calibrate),
+        ("seconds to plan", stages.plan, spent.plan),
+        ("seconds to factorise", stages.factorise, spent.factorise),
+        ("seconds to measure", stages.measure, spent.measure),
+        ("seconds to tune", stages.tune, spent.tune),
+    ];
+    let row = |name: &str, estimate: f64, measured: Option<f64>, format: fn(f64) -> String| {
+        let ratio = measured.map(|m| (m / estimate * 1e4).round() / 1e4);
+        let [measured, ratio] = [optional(measured, format), optional(ratio, number)];
+        (estimate > 0.0).then(|| vec![name.to_owned(), format(estimate), measured, ratio])
+    };
+    let sizes = sizes.map(|(name, estimate, measured)| row(name, estimate as f64, measured, bytes));
+    let times =
+        times.map(|(name, estimate, measured)| row(name, estimate, Some(measured), seconds));
     let mut table = Table::new(&["quantity", "estimate", "measured", "measured / estimate"]);
-    table
-        .rows
-        .extend(rows.iter().filter_map(|(name, estimate, measured)| {
-            let is_time = name.starts_with("seconds");
-            let format = if is_time { seconds } else { bytes };
-            let estimate = num(report, &format!("forecast/{estimate}")).filter(|e| *e > 0.0)?;
-            let measured = num(report, measured);
-            let ratio = measured.map(|m| (m / estimate * 1e4).round() / 1e4);
-            let [measured, ratio] = [optional(measured, format), optional(ratio, number)];
-            Some(vec![(*name).to_owned(), format(estimate), measured, ratio])
-        }));
+    table.rows.extend(sizes.into_iter().chain(times).flatten());
     table.render(&format!("{prefix}Estimates and measurements"))
 }
 
@@ -90,7 +107,8 @@ pub fn origins(data: &PageData) -> Markup {
     let of_artifact = |artifact: &ArtifactData| {
         let manifest = artifact.file.map(|f| serde_json::to_value(&f.manifest));
         let manifest = manifest.and_then(Result::ok).unwrap_or_default();
-        let mut table = properties(&artifact.name, &artifact.json, REPORT);
+        let report = serde_json::to_value(artifact.report).unwrap_or_default();
+        let mut table = properties(&artifact.name, &report, REPORT);
         let paths = artifact.report.map_or(MANIFEST, |_| "provenance");
         table.rows.extend(properties("", &manifest, paths).rows);
         table.render(&format!("Origin of {}", artifact.name))

@@ -70,17 +70,16 @@ pub fn fill(template: &str, value: &Value) -> String {
     text
 }
 
-/// Items that have the same text at some path.
+/// Items by the name of their group.
 pub type Group<'a> = (&'a str, Vec<&'a Value>);
 
-/// Groups items by the text at a path, in the order of the first of each group.
-pub fn by_text<'a>(items: impl IntoIterator<Item = &'a Value>, path: &str) -> Vec<Group<'a>> {
-    let mut groups: Vec<Group> = Vec::new();
-    for item in items {
-        let name = text(item, path);
-        match groups.iter_mut().find(|(other, _)| *other == name) {
+/// Groups items by their keys, in the order of the first of each group.
+pub fn grouped<K: PartialEq, T>(items: impl IntoIterator<Item = (K, T)>) -> Vec<(K, Vec<T>)> {
+    let mut groups: Vec<(K, Vec<T>)> = Vec::new();
+    for (key, item) in items {
+        match groups.iter_mut().find(|(other, _)| *other == key) {
             Some((_, items)) => items.push(item),
-            None => groups.push((name, vec![item])),
+            None => groups.push((key, vec![item])),
         }
     }
     groups
@@ -134,7 +133,7 @@ pub fn points<'a>(items: impl IntoIterator<Item = &'a Value>, paths: [&str; 3]) 
     points.collect()
 }
 
-/// Creates a line for each name, with the look of its number.
+/// Creates a line for each name, in the colour and with the marker of its position.
 pub fn lines<'a>(
     names: impl IntoIterator<Item = &'a str>,
     points: impl Fn(&str) -> Vec<Point>,

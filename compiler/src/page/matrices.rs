@@ -6,12 +6,12 @@ use htc_formats::model::{ActivationPoint, MatrixId, Part, ProjectionKind, Role};
 use maud::{Markup, html};
 use serde_json::{Value, json};
 
-use super::chart::{Chart, Colour, Group, Heat, Point, Series, Xy, bars, over_layers, xy};
+use super::chart::{Chart, Colour, Group, Heat, Point, Series, Xy, bars, means, over_layers, xy};
 use super::data::ArtifactData;
 use super::json::table;
 use super::number::{bytes, number, percent};
 use super::scale::{Axis, Kind};
-use super::template::figure;
+use super::template::{self, figure};
 use crate::make::{MeasuredProjection, SinkCoverage};
 use crate::unit::Norm;
 
@@ -130,21 +130,22 @@ fn cells<T>(artifact: &ArtifactData, cell: impl Fn(usize, ProjectionKind) -> T) 
     artifact.projections().into_iter().map(row).collect()
 }
 
-fn bits(bytes: u64, weights: u64) -> f64 {
-    8.0 * bytes as f64 / weights.max(1) as f64
+fn size(records: &[&MatrixRecord]) -> u64 {
+    total(records.iter().map(|record| record.bytes_after))
+}
+
+/// Returns the bits per weight of some matrices together.
+fn bits(records: &[&MatrixRecord]) -> f64 {
+    let weights = total(records.iter().map(|record| record.parameters_before));
+    8.0 * size(records) as f64 / weights.max(1) as f64
 }
 
 /// Draws the bits of every matrix and of every column group.
 pub fn bits_per_weight(artifact: &ArtifactData, prefix: &str) -> Markup {
     let title = "Bits per weight by projection and layer";
     let mut heat = by_layer(artifact, title, "bits per weight", |layer, projection| {
-        let records = || artifact.records_in(layer, projection);
-        records().next()?;
-        let bytes = total(records().map(|record| record.bytes_after));
-        Some(bits(
-            bytes,
-            total(records().map(|record| record.parameters_before)),
-        ))
+        let records: Vec<_> = artifact.records_in(layer, projection).collect();
+        (!records.is_empty()).then(|| bits(&records))
     });
     heat.tips = cells(artifact, |layer, projection| {
         let records: Vec<_> = artifact.records_in(layer, projection).collect();
@@ -167,8 +168,8 @@ pub fn bits_per_weight(artifact: &ArtifactData, prefix: &str) -> Markup {
 fn describe(artifact: &ArtifactData, record: &MatrixRecord) -> String {
     let id = record.id;
     let size = bytes(record.bytes_after as f64);
-    let bits = number(bits(record.bytes_after, record.parameters_before));
-    let text = format!("{id}: {size}, {bits} bits");
+    let bits_per_weight = number(bits(&[record]));
+    let text = format!("{id}: {size}, {bits_per_weight} bits");
     let predicted = artifact.report.and_then(|r| r.foreseen.as_ref());
     let Some((all, own)) = predicted.and_then(|all| Some((all, all.matrix(id)?))) else {
         return text;
@@ -184,10 +185,8 @@ fn describe_all(artifact: &ArtifactData, records: &[&MatrixRecord]) -> String {
         [record] => return describe(artifact, record),
         [first, .., last] => (first.id, last.id),
     };
-    let size = total(records.iter().map(|record| record.bytes_after));
-    let weights = total(records.iter().map(|record| record.parameters_before));
-    let (bits, size) = (number(bits(size, weights)), bytes(size as f64));
-    let text = format!("{first} to {last}: {size}, {bits} bits");
+    let (size, bits_per_weight) = (bytes(size(records) as f64), number(bits(records)));
+    let text = format!("{first} to {last}: {size}, {bits_per_weight} bits");
     let predicted = artifact.report.and_then(|r| r.foreseen.as_ref());
     let Some(all) = predicted else {
         return text;
@@ -206,24 +205,6 @@ fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
         count += 1;
     }
     (count > 0).then(|| sum / count as f64)
-}
-
-/// Returns the mean of the values of each layer, by layer.
-fn means_by_layer(values: impl Iterator<Item = LayerValue>) -> impl Iterator<Item = Point> {
-    let mut layers: BTreeMap<usize, Vec<f64>> = BTreeMap::new();
-    for LayerValue { layer, value } in values {
-        layers.entry(layer).or_default().push(value);
-    }
-    let means = layers
-        .into_iter()
-        .filter_map(|(layer, values)| Some((layer, mean(values.into_iter())?)));
-    means.map(|(layer, mean)| Point::new(layer as f64, mean))
-}
-
-/// A value of a matrix of a layer.
-struct LayerValue {
-    layer: usize,
-    value: f64,
 }
 
 /// Draws a heat map for each projection, of layers by column groups, and one for each matrix of the
@@ -336,25 +317,16 @@ fn by_projection(
         .collect()
 }
 
-/// Returns what the caption of a figure says about experts.
 fn experts_note(artifact: &ArtifactData) -> &'static str {
-    let mut records = artifact.plan.projections.iter();
-    let is_of_expert = |record: &MatrixRecord| record.id.projection()?.expert();
-    if records.any(|record| is_of_expert(record).is_some()) {
-        " Mean of a layer’s experts."
-    } else {
-        ""
-    }
+    let records = artifact.plan.projections.iter();
+    template::experts_note(records.filter_map(|record| record.id.projection()))
 }
 
 pub fn ranks(artifact: &ArtifactData, prefix: &str) -> Markup {
     let series = |projection: ProjectionKind, number| {
         let records = artifact.records_of(projection);
-        let ranks = records.filter_map(|s| {
-            let (layer, value) = (s.id.layer()?, s.rank? as f64);
-            Some(LayerValue { layer, value })
-        });
-        Series::line(projection.name(), number, means_by_layer(ranks))
+        let ranks = records.filter_map(|s| Some(Point::new(s.id.layer()? as f64, s.rank? as f64)));
+        Series::line(projection.name(), number, means(ranks))
     };
     let chart = |title: &str, inputs: [ActivationPoint; 2]| {
         let series = by_projection(artifact, series, |of| inputs.contains(&of.input()));
@@ -473,10 +445,7 @@ pub fn sinks(artifact: &ArtifactData, prefix: &str) -> Markup {
         let names: Vec<&str> = projections.iter().map(|s| s.name()).collect();
         for (quantity, value) in quantities {
             let of_set = treated.sinks.iter().filter(|s| dense(s) == projections);
-            let points = means_by_layer(of_set.map(|s| LayerValue {
-                layer: s.layer,
-                value: value(s),
-            }));
+            let points = means(of_set.map(|s| Point::new(s.layer as f64, value(s))));
             let name = format!("{}: {quantity}", names.join(" "));
             series.push(Series::line(&name, series.len(), points));
         }

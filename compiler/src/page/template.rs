@@ -1,6 +1,7 @@
 //! The template of every page, without scripts. `maud` escapes all text, and the policy forbids to
 //! load anything.
 
+use htc_formats::model::ProjectionKind;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use super::chart::{Chart, Legend};
@@ -97,6 +98,15 @@ pub fn figure(caption: &str, note: &str, charts: impl IntoIterator<Item = Chart>
                 details { summary { "Numbers" } @for chart in &charts { (table(chart)) } }
             }
         }
+    }
+}
+
+/// Returns what the caption of a figure about projections says about experts.
+pub fn experts_note(mut projections: impl Iterator<Item = ProjectionKind>) -> &'static str {
+    if projections.any(|projection| projection.expert().is_some()) {
+        " Mean of a layer’s experts."
+    } else {
+        ""
     }
 }
 

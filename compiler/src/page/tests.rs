@@ -158,6 +158,40 @@ fn experts_of_a_layer_are_drawn_as_one() {
 }
 
 #[test]
+fn spectra_of_experts_are_drawn_as_one() {
+    let spectrum = |projection: &str, half: f64, stable_rank: f64, rank: usize| {
+        json!({"layer": 0, "projection": projection, "rows": 8, "cols": 8, "norm": 1.0, "largest": 0.5,
+            "stable_rank": stable_rank, "ranks": [1, 1, 1, rank, 8], "tails": {"none": [0.5]},
+            "curve": [[0, 0.0], [4, half], [8, 1.0]]})
+    };
+    let member =
+        |projection: &str| json!({"projection": projection, "errors": [0.5], "excess": [1.5]});
+    let analysis = |gates: &[Value]| {
+        let group =
+            json!({"layer": 0, "group": "gate_up", "ranks": [4], "members": [member("up")]});
+        json!({"kind": "analysis", "version": 3, "model": "m", "source_sha256": digest(),
+            "shape": {"architecture": "qwen3moe", "layers": 1, "width": 8, "heads": 1, "kv_heads": 1,
+                "head_size": 8, "ffn": 8},
+            "spectra": {"energies": [0.5, 0.75, 0.9, 0.95, 0.99], "fractions": [0.5],
+                "projections": gates, "groups": [group]}})
+    };
+    let experts = [
+        spectrum("q", 0.8125, 2.5, 6),
+        spectrum("expert_gate.0", 0.5625, 3.125, 5),
+        spectrum("expert_gate.1", 0.6875, 4.375, 8),
+    ];
+    let text = page(&read(&analysis(&experts)).unwrap()).unwrap();
+    for found in ["0.625", "3.75", "6.5", "Mean of a layer’s experts."] {
+        assert!(text.contains(found), "{found} in {text}");
+    }
+    for absent in ["expert_gate", "0.5625", "0.6875", "3.125", "4.375"] {
+        assert!(!text.contains(absent), "{absent} in {text}");
+    }
+    let text = page(&read(&analysis(&experts[..1])).unwrap()).unwrap();
+    assert!(!text.contains("experts"), "{text}");
+}
+
+#[test]
 fn drafts_that_learn_are_drawn_beside_those_that_do_not() {
     let point = |text: &str, windows: u64, acceptance: f64, overlap: Value| {
         json!({"text": text, "windows": windows, "acceptance": acceptance, "standard_error": 0.01,

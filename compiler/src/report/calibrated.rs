@@ -74,7 +74,7 @@ impl CalibrationReport {
         let of_projection = |projection: ProjectionKind| {
             let errors = errors.iter().filter(|(of, _)| of.dense() == projection);
             let errors: Vec<f64> = errors.map(|(_, error)| *error).collect();
-            let (error, largest_error) = super::mean_and_largest(&errors)?;
+            let (error, largest_error) = super::rms_and_largest(&errors)?;
             Some(OutputError {
                 projection,
                 error,

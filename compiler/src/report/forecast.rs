@@ -7,9 +7,9 @@ use htc_formats::escape::escape;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::{BeforeAfter, Summary, threads};
+use super::{BeforeAfter, Summary};
 use crate::estimate::StageSeconds;
-use crate::system::show::format_bytes;
+use crate::system::show::{format_bytes, format_count};
 
 /// Forecast of a compilation.
 #[derive(Clone, Debug, JsonSchema, Serialize)]
@@ -54,7 +54,8 @@ impl fmt::Display for Forecast {
             Some(limit) => format!("about; measuring decides, by {limit}"),
             None => format!("{} exactly", self.bytes.after),
         };
-        writeln!(f, "  bytes       {}; {exactly})", self.bytes.show_bytes())?;
+        let bytes = self.bytes.show_bytes(Some(&exactly));
+        writeln!(f, "  bytes       {bytes}")?;
         if let Some(source) = self.with_source {
             writeln!(
                 f,
@@ -99,7 +100,7 @@ impl fmt::Display for Forecast {
             f,
             "  memory      at most about {} on {}, beside the mapped source",
             format_bytes(self.peak_memory),
-            threads(self.threads),
+            format_count(self.threads, "thread"),
         )
     }
 }

@@ -19,7 +19,7 @@ use crate::estimate::Estimate;
 use crate::make::{ArtifactBuilder, ArtifactWithSource, TreatmentReport};
 use crate::options::{CompileOptions, Treatment};
 use crate::system::clock::{Stage, StageClock};
-use crate::system::show::{file_name, format_bytes};
+use crate::system::show::{file_name, format_bytes, format_count};
 use crate::tune::Tuning;
 
 pub use crate::planner::{EstimatedLosses, EstimatedMatrixLoss, UniformFile};
@@ -100,11 +100,12 @@ pub struct BeforeAfter {
 }
 
 impl BeforeAfter {
-    /// Formats bytes and their part of the source, in a parenthesis that the caller closes.
-    fn show_bytes(self) -> String {
+    /// Formats bytes and, in a parenthesis, their part of the source and a note.
+    fn show_bytes(self, note: Option<&str>) -> String {
         let part = percent(self.after, self.before);
         let [before, after] = [self.before, self.after].map(format_bytes);
-        format!("{before:>12} -> {after:>12}  ({part:.1} %")
+        let note = note.map_or(String::new(), |note| format!("; {note}"));
+        format!("{before:>12} -> {after:>12}  ({part:.1} %{note})")
     }
 }
 
@@ -181,7 +182,8 @@ impl Seconds {
 }
 
 impl Report {
-    /// Returns the report of a chosen artifact, without calibration, baselines and peak memory.
+    /// Returns the report of a chosen artifact. The pipeline sets calibration, baselines, predicted
+    /// losses, included source and peak memory.
     pub(crate) fn new(
         options: &CompileOptions,
         builder: &ArtifactBuilder,
@@ -190,8 +192,8 @@ impl Report {
         clock: &StageClock,
     ) -> Self {
         let source = builder.source;
-        let asked = options.calibration.as_ref();
-        let quality = asked.and_then(|asked| Quality::from_chosen(&chosen, asked));
+        let calibration = options.calibration.as_ref();
+        let quality = calibration.and_then(|options| Quality::from_chosen(&chosen, options));
         let record = chosen.built.record;
         let mut summary = Summary::new(source, &chosen.plan, &record, chosen.treatment.bias);
         summary.notes.extend(chosen.notes);
@@ -247,15 +249,10 @@ pub(crate) fn active_fraction_table(dial: &[ActiveFractionPoint]) -> Vec<String>
 }
 
 /// Returns the root mean square and the largest of some errors, if there are any.
-fn mean_and_largest(errors: &[f64]) -> Option<(f64, f64)> {
+fn rms_and_largest(errors: &[f64]) -> Option<(f64, f64)> {
     let squares: f64 = errors.iter().map(|e| e * e).sum();
     let largest = errors.iter().copied().reduce(f64::max)?;
     Some(((squares / errors.len() as f64).sqrt(), largest))
-}
-
-/// Formats a number of threads.
-fn threads(count: usize) -> String {
-    format!("{count} thread{}", if count == 1 { "" } else { "s" })
 }
 
 fn percent(part: u64, whole: u64) -> f64 {
@@ -265,7 +262,7 @@ fn percent(part: u64, whole: u64) -> f64 {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{} -> {}", escape(&self.source), escape(&self.artifact))?;
-        writeln!(f, "  bytes       {})", self.bytes.show_bytes())?;
+        writeln!(f, "  bytes       {}", self.bytes.show_bytes(None))?;
         if let Some(made) = &self.with_source {
             writeln!(
                 f,
@@ -311,7 +308,7 @@ impl fmt::Display for Report {
             f,
             "\n  {:.2} s on {} (plan {:.2}, read {:.2}, {calibrate}factorise {:.2}, {measure}{tune}seal {:.2})",
             self.seconds.total,
-            threads(self.threads),
+            format_count(self.threads, "thread"),
             self.seconds.plan,
             self.seconds.read,
             self.seconds.factorise,

@@ -25,11 +25,11 @@ pub struct Quality {
 
 impl Quality {
     /// Returns the quality of the chosen artifact, if measured.
-    pub fn from_chosen(chosen: &SelectedArtifact, asked: &CalibrationOptions) -> Option<Quality> {
-        let text = match &asked.held_out {
+    pub fn from_chosen(chosen: &SelectedArtifact, options: &CalibrationOptions) -> Option<Quality> {
+        let text = match &options.held_out {
             Some(other) => file_name(other),
             None => {
-                let names: Vec<String> = asked.texts.iter().map(|t| t.source.name()).collect();
+                let names: Vec<String> = options.texts.iter().map(|t| t.source.name()).collect();
                 names.join(", ")
             }
         };

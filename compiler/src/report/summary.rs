@@ -9,7 +9,7 @@ use htc_formats::source::{ModelFile, ModelTensor};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{BeforeAfter, mean_and_largest, percent};
+use super::{BeforeAfter, percent, rms_and_largest};
 use crate::options::{Effort, PlanOptions};
 use crate::plan::{Budget, Method, Plan, PlanRequest, UnitPlan};
 use crate::system::show::format_bytes;
@@ -231,7 +231,7 @@ fn summarise_projection(plan: &PlanRecord, projection: ProjectionKind) -> Projec
         .collect();
     let ranks = || records.iter().filter_map(|s| s.rank);
     let errors: Vec<f64> = records.iter().filter_map(|s| s.error).collect();
-    let (error, largest_error) = mean_and_largest(&errors).unzip();
+    let (error, largest_error) = rms_and_largest(&errors).unzip();
     let dense = |s: &&&MatrixRecord| s.form == Form::Dense;
     let encoded =
         |s: &&&MatrixRecord| dense(s) && (s.error.is_some() || s.bytes_after != s.bytes_before);
@@ -331,10 +331,10 @@ impl fmt::Display for Summary {
         } else {
             ""
         };
-        writeln!(f, "  projection  layers  rank       bytes{of_errors}")?;
+        writeln!(f, "  projection   count  rank       bytes{of_errors}")?;
         let shown = |s: &&ProjectionSummary| s.factorised > 0 || s.encoded > 0;
-        for projection in self.projections.iter().filter(shown) {
-            let rank = match projection.rank {
+        for summary in self.projections.iter().filter(shown) {
+            let rank = match summary.rank {
                 Some((low, high)) if low == high => low.to_string(),
                 Some((low, high)) => format!("{low}..{high}"),
                 None => "dense".to_owned(),
@@ -342,16 +342,16 @@ impl fmt::Display for Summary {
             write!(
                 f,
                 "  {:<10}  {:>6}  {:<9}  {:>9} -> {:>9}",
-                projection.projection.name(),
-                projection.factorised + projection.encoded,
+                summary.projection.name(),
+                summary.factorised + summary.encoded,
                 rank,
-                format_bytes(projection.bytes.before),
-                format_bytes(projection.bytes.after),
+                format_bytes(summary.bytes.before),
+                format_bytes(summary.bytes.after),
             )?;
             if measured {
                 let number = |e: Option<f64>| e.map_or_else(String::new, |e| format!("{e:.5}"));
-                let (mean, most) = (number(projection.error), number(projection.largest_error));
-                write!(f, "  {mean:>14}  {most:>11}")?;
+                let (rms, largest) = (number(summary.error), number(summary.largest_error));
+                write!(f, "  {rms:>14}  {largest:>11}")?;
             }
             writeln!(f)?;
         }

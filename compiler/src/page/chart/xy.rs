@@ -35,6 +35,17 @@ const MARKERS: [(char, &str, bool); 7] = [
     ('▼', "m0 4.4l4.2-8h-8.4z", true),
 ];
 
+/// Returns a point for each `x`, at the mean `y` of the points there.
+pub fn means(points: impl IntoIterator<Item = Point>) -> Vec<Point> {
+    let mut points: Vec<Point> = points.into_iter().collect();
+    points.sort_by(|one, other| one.x.total_cmp(&other.x));
+    let means = points.chunk_by(|one, other| one.x == other.x).map(|same| {
+        let sum: f64 = same.iter().map(|point| point.y).sum();
+        Point::new(same[0].x, sum / same.len() as f64)
+    });
+    means.collect()
+}
+
 /// A point with its uncertainty.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Point {
