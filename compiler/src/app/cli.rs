@@ -52,7 +52,7 @@ pub enum Command {
     Compile(CompileArgs),
     /// Decide what would become of every projection, and write it as JSON
     Plan(PlanArgs),
-    /// Show a model's spectra and, with a calibration, at its residual stream
+    /// Show a model's spectra and, with a calibration, its residual stream
     Analyse(AnalyseArgs),
     /// Measure perplexity, and the distance to a reference model
     Eval(EvalArgs),

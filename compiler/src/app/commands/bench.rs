@@ -286,13 +286,13 @@ impl<'a> PreparedBench<'a> {
     }
 
     fn plan(&mut self) -> Result<(), BenchError> {
-        let positions_left = self.models().map(LoadedModel::context).min().unwrap_or(0);
+        let shortest_context = self.models().map(LoadedModel::context).min().unwrap_or(0);
         let lengths = match &self.args.context {
             None => Vec::new(),
             Some(Contexts::Lengths(lengths)) => lengths.clone(),
             Some(Contexts::All) => {
                 let doubles = std::iter::successors(Some(MIN_CONTEXT), |n| n.checked_mul(2));
-                let within = doubles.take_while(|&n| n <= positions_left.max(MIN_CONTEXT));
+                let within = doubles.take_while(|&n| n <= shortest_context.max(MIN_CONTEXT));
                 within.collect()
             }
         };
@@ -301,17 +301,18 @@ impl<'a> PreparedBench<'a> {
             tasks.extend(self.protocol.tokens.iter().map(|&n| Task::prompt(kind, n)));
         }
         for &length in &lengths {
-            if length <= positions_left && positions(length, TOKENS_AFTER_CONTEXT) > positions_left
+            if length <= shortest_context
+                && positions(length, TOKENS_AFTER_CONTEXT) > shortest_context
             {
                 full.push(length.to_string());
                 tasks.push(Task::context(length, 1));
             } else {
-                let behind = if length <= positions_left {
+                let tokens_after = if length <= shortest_context {
                     TOKENS_AFTER_CONTEXT
                 } else {
                     1
                 };
-                tasks.push(Task::context(length, behind));
+                tasks.push(Task::context(length, tokens_after));
             }
         }
         let mut longest = 0;

@@ -1,17 +1,17 @@
 //! Errors of commands: their messages and exit codes.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use htc_formats::htz::{Digest, HtzError};
 use htc_formats::learnt::TrainedDraftError;
 use htc_formats::map::MapError;
 use htc_formats::source::SourceError;
 use htc_formats::vocab::VocabularyError;
-use htc_loader::LoadError;
 use htc_loader::device::DeviceChoiceError;
 use htc_loader::generate::GenerateError;
 use htc_loader::live::LiveError;
+use htc_loader::{ExecError, LoadError};
 use thiserror::Error;
 
 use crate::app::chat::ChatError;
@@ -24,8 +24,8 @@ use crate::page::PageError;
 use crate::pipeline::clean::CleanError;
 use crate::pipeline::{CompileError, ErrorKind};
 use crate::plan::PlanError;
+use crate::system::error::FileError;
 use crate::system::show::{format_bytes, format_count};
-use crate::system::text::FileError;
 use crate::unit::MakeError;
 
 /// Error of a command, with a one-line message.
@@ -36,10 +36,7 @@ pub enum Failure {
     Compile(#[from] CompileError),
     #[error("{0}")]
     Interrupted(String),
-    #[error(
-        "{error}; what is finished is kept in {}, and the same command goes on with it",
-        terminal::display_path(folder)
-    )]
+    #[error("{error}; {}", kept_note(folder))]
     Kept {
         error: Box<Failure>,
         folder: PathBuf,
@@ -80,11 +77,9 @@ pub enum Failure {
         "--verifier lets the artifact itself draft; --speculate takes a fraction of it there, not a model"
     )]
     TwoDrafts,
-    #[error(
-        "--adapt, --adapt-state and --draft-length are of a draft, and there is none; give --speculate or --verifier"
-    )]
+    #[error("--adapt, --adapt-state and --draft-length require --speculate or --verifier")]
     NoDraft,
-    #[error("--adapt-state is of what a draft learns; give --adapt oja or gradient")]
+    #[error("--adapt-state requires --adapt oja or --adapt gradient")]
     StateWithoutAdaptation,
     #[error(transparent)]
     AdaptationState(#[from] TrainedDraftError),
@@ -245,11 +240,7 @@ impl Failure {
     fn reason(&self) -> String {
         match self {
             Failure::Kept { error, folder } => {
-                let folder = terminal::display_path(folder);
-                format!(
-                    "{}; what is finished is kept in {folder}, and the same command goes on with it",
-                    error.reason()
-                )
+                format!("{}; {}", error.reason(), kept_note(folder))
             }
             // Their backticks quote keys of files, which may equal option names.
             Failure::Htz(_)
@@ -272,9 +263,34 @@ impl Failure {
                 | CompileError::Seal(_)
                 | CompileError::Plan(PlanError::FileSyntax { .. } | PlanError::FileMisfits { .. }),
             ) => self.to_string(),
+            Failure::Evaluate {
+                error:
+                    EvaluateError::Exec(ExecError::KvRange { .. })
+                    | EvaluateError::Reference(ExecError::KvRange { .. }),
+                ..
+            }
+            | Failure::Generate {
+                error: GenerateError::Exec(ExecError::KvRange { .. }),
+                ..
+            }
+            | Failure::Bench(
+                BenchError::Generate {
+                    error: GenerateError::Exec(ExecError::KvRange { .. }),
+                    ..
+                }
+                | BenchError::Exec {
+                    error: ExecError::KvRange { .. },
+                    ..
+                },
+            ) => format!("{self}, else keep the KV cache in float32 (--kv f32)"),
             _ => flags::with_option_names(&self.to_string()),
         }
     }
+}
+
+fn kept_note(folder: &Path) -> String {
+    let folder = terminal::display_path(folder);
+    format!("what is finished is kept in {folder}, and the same command goes on with it")
 }
 
 /// The task of a command, for messages of its failure.
@@ -320,3 +336,6 @@ impl Task {
         format!("cannot {verb} {file}: {reason}")
     }
 }
+
+#[cfg(test)]
+mod tests;

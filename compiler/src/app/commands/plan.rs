@@ -1,11 +1,9 @@
 //! `htc plan`.
 
-use std::fs;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use htc_formats::escape::escape;
-use htc_formats::htz::Digest;
 use htc_formats::source::ModelFile;
 
 use super::progress::ProgressDisplay;
@@ -14,7 +12,6 @@ use crate::app::cli::{PlanArgs, TargetArgs};
 use crate::app::interrupt::Interrupt;
 use crate::app::terminal::StandardOutput;
 use crate::bench::slope;
-use crate::calibrate;
 use crate::event::{Event, Progress};
 use crate::layout;
 use crate::options::{
@@ -49,16 +46,10 @@ pub(super) fn execute(args: &PlanArgs) -> Result<(), Failure> {
     let watch = Progress::new(&tell, interrupt.cancel());
     let limit = request.limit(None);
     let calibration = calibration.filter(|_| depends_on_calibration(&planning, limit));
-    let scratch = match &calibration {
-        Some(text) if !limit.is_none() => {
-            let cache = calibrate::cache_folder(text).map_err(CompileError::from)?;
-            cache.join(format!("search-{}", scratch_name(&args.input)))
-        }
-        _ => PathBuf::new(),
-    };
     let options = CompileOptions {
         input: args.input.clone(),
-        output: scratch,
+        // Nothing is compiled.
+        output: PathBuf::new(),
         planning,
         calibration,
         treatment: TreatmentOptions::default(),
@@ -74,16 +65,16 @@ pub(super) fn execute(args: &PlanArgs) -> Result<(), Failure> {
     let planned = pipeline::plan(&source, &options, watch);
     progress.clear();
     let planned = planned.map_err(|error| interrupted(error, &interrupt))?;
-    let (source, plan, chosen) = (source.file(), &planned.plan, &planned.selected);
+    let (source, plan, chosen) = (source.file(), planned.plan(), planned.selected());
     // A plan made without calibration may be compiled with one.
-    let asked = request
+    let requested = request
         .plan
         .treatment
         .or_else_from(plan.request().treatment);
-    let treatment = asked.resolve(true).map_err(CompileError::from)?;
+    let treatment = requested.resolve(true).map_err(CompileError::from)?;
     treatment.check(plan).map_err(CompileError::from)?;
     let record = layout::plan_record(source, plan);
-    let quality = chosen.as_ref().zip(options.calibration.as_ref());
+    let quality = chosen.zip(options.calibration.as_ref());
     let quality = quality.and_then(|(chosen, text)| Quality::from_chosen(chosen, text));
     let summary = Summary::new(source, plan, &record, treatment.bias);
     say!("{}", escape(&file_name(&args.input)));
@@ -131,11 +122,6 @@ fn depends_on_calibration(planning: &PlanSource, limit: QualityLimit) -> bool {
         );
     }
     looks
-}
-
-fn scratch_name(input: &Path) -> String {
-    let place = fs::canonicalize(input).unwrap_or_else(|_| input.to_owned());
-    Digest::of_bytes(place.as_os_str().as_encoded_bytes()).to_string()
 }
 
 pub(super) fn check_output(

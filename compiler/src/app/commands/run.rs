@@ -361,7 +361,7 @@ fn describe_draft(done: &SpeculationStats) -> String {
     let alone = match done.without_draft {
         0 => String::new(),
         alone => format!(
-            "; {alone} tokens without a draft, where it did not pay, did not fit, or to know what that takes"
+            "; {alone} tokens without a draft, because it did not pay or fit, or to measure plain decoding"
         ),
     };
     let speed = match done.speed_up() {
