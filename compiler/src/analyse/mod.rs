@@ -27,7 +27,8 @@ use crate::system::ordered;
 use crate::system::show::file_name;
 use crate::unit::{MakeError, UnitError};
 use record::{
-    CalibrationInfo, DepthSink, DimensionLayer, Kind, ManifoldLayer, Shape, SinkLayer, Spectra,
+    CalibrationInfo, DepthSink, Dimension, DimensionLayer, Kind, Manifold, ManifoldLayer, Shape,
+    SinkLayer, Sinks, Spectra,
 };
 use sample::Sample;
 
@@ -112,7 +113,11 @@ pub fn analyse(
     let mut directions = Vec::new();
     if let Some(calibration) = calibration {
         analysis.phases = Some(phases::phase_profiles(calibration)?);
-        directions = streams(&mut analysis, source, calibration, threads, watch)?;
+        let streams = streams(source, calibration, threads, watch)?;
+        analysis.sinks = Some(streams.sinks);
+        analysis.dimension = Some(streams.dimension);
+        analysis.manifold = Some(streams.manifold);
+        directions = streams.directions;
         analysis.depth = Some(depth_sink(source, calibration, threads, &Host, watch)?);
     }
     let weights = Weights {
@@ -125,48 +130,57 @@ pub fn analyse(
     Ok(analysis)
 }
 
-/// Analyses the residual stream; returns the direction of the sink of each layer.
+/// The residual stream of all layers.
+struct Streams {
+    sinks: Sinks,
+    /// The direction of the sink of each layer.
+    directions: Vec<Option<Vec<f64>>>,
+    dimension: Dimension,
+    manifold: Manifold,
+}
+
+/// The residual stream of one layer.
+struct Stream {
+    sink: SinkLayer,
+    direction: Option<Vec<f64>>,
+    dimension: DimensionLayer,
+    manifold: ManifoldLayer,
+}
+
 fn streams(
-    analysis: &mut Analysis,
     source: &ModelFile,
     calibration: &Calibration,
     threads: usize,
     watch: Progress,
-) -> Result<Vec<Option<Vec<f64>>>, AnalyseError> {
+) -> Result<Streams, AnalyseError> {
     let layers = calibration.layers.len();
-    let mut directions = Vec::with_capacity(layers);
-    let mut sinks = sinks::empty();
-    let mut dimension = dimension::empty();
-    let mut manifold = manifold::empty();
+    let mut all = Streams {
+        sinks: sinks::empty(),
+        directions: Vec::with_capacity(layers),
+        dimension: dimension::empty(),
+        manifold: manifold::empty(),
+    };
     ordered::for_each(
         threads,
         layers,
         layers,
         |layer| stream(calibration, layer).map_err(statistics(source, layer)),
-        |layer, (mut sink, direction, of_layer, manifold_of_layer)| {
+        |layer, mut stream| {
             watch.step_done(&format!("layer {layer}: residual stream"))?;
             if let Ok(vocabulary) = &source.vocabulary {
-                sinks::name_tokens(&mut sink, &calibration.windows, vocabulary);
+                sinks::name_tokens(&mut stream.sink, &calibration.windows, vocabulary);
             }
-            sinks.layers.push(sink);
-            directions.push(direction);
-            dimension.layers.push(of_layer);
-            manifold.layers.push(manifold_of_layer);
+            all.sinks.layers.push(stream.sink);
+            all.directions.push(stream.direction);
+            all.dimension.layers.push(stream.dimension);
+            all.manifold.layers.push(stream.manifold);
             Ok::<_, AnalyseError>(())
         },
     )?;
-    analysis.sinks = Some(sinks);
-    analysis.dimension = Some(dimension);
-    analysis.manifold = Some(manifold);
-    Ok(directions)
+    Ok(all)
 }
 
-type LayerStreamProperties = (SinkLayer, Option<Vec<f64>>, DimensionLayer, ManifoldLayer);
-
-fn stream(
-    calibration: &Calibration,
-    layer: usize,
-) -> Result<LayerStreamProperties, FactoriseError> {
+fn stream(calibration: &Calibration, layer: usize) -> Result<Stream, FactoriseError> {
     let stored = &calibration.layers[layer];
     let (sink, direction) = sinks::layer_sink(layer, stored)?;
     let moment = stored.stream();
@@ -179,7 +193,12 @@ fn stream(
     let dimension = dimension::analyse_layer(layer, &moment, &sample, &distances)?;
     drop(moment);
     let manifold = manifold::layer_manifold(layer, stored, &sample, &distances)?;
-    Ok((sink, direction, dimension, manifold))
+    Ok(Stream {
+        sink,
+        direction,
+        dimension,
+        manifold,
+    })
 }
 
 /// Computes the depth sink; one eigendecomposition of model width per layer.

@@ -196,6 +196,14 @@ fn shorter_gram(x: &Mat<f64>) -> Mat<f64> {
     }
 }
 
+/// Returns the mean and the standard deviation, zero without values.
+pub(super) fn mean_and_deviation<I: Iterator<Item = f64>>(values: impl Fn() -> I) -> (f64, f64) {
+    let count = values().count().max(1) as f64;
+    let mean = values().sum::<f64>() / count;
+    let squares: f64 = values().map(|value| (value - mean).powi(2)).sum();
+    (mean, (squares / count).sqrt())
+}
+
 /// Returns a random permutation of `0..count` (Fisher and Yates).
 pub(super) fn shuffled(count: usize, random: &mut Rng) -> Vec<usize> {
     let mut order: Vec<usize> = (0..count).collect();

@@ -7,6 +7,7 @@ use htc_formats::source::ModelFile;
 use htc_formats::vocab::Vocabulary;
 
 use super::record::{Channel, SinkLayer, SinkPosition, SinkToken, SinkTokens, Sinks, rounded};
+use super::sample::mean_and_deviation;
 use crate::calibrate::StoredLayer;
 use crate::calibrate::windows::Windows;
 use crate::math::{FactoriseError, Host, largest_moments, symmetric_eigen};
@@ -79,14 +80,6 @@ pub(super) fn attention_input_direction(
     })?;
     let channels = direction.iter().zip(&weights);
     Ok(channels.map(|(s, &w)| s * f64::from(w)).collect())
-}
-
-/// Returns the mean and the standard deviation, zero without values.
-pub(super) fn mean_and_deviation<I: Iterator<Item = f64>>(values: impl Fn() -> I) -> (f64, f64) {
-    let count = values().count().max(1) as f64;
-    let mean = values().sum::<f64>() / count;
-    let squares: f64 = values().map(|value| (value - mean).powi(2)).sum();
-    (mean, (squares / count).sqrt())
 }
 
 struct Outliers {

@@ -67,7 +67,7 @@ pub enum BenchError {
     /// Cancelled.
     #[error(transparent)]
     Cancelled(#[from] Cancelled),
-    /// Unreadable file.
+    /// The file of gates cannot be read.
     #[error("{}: cannot be read: {error}; give a file of gates, or `paper`, the built-in set", path.display())]
     ReadGates {
         /// File path.
@@ -75,10 +75,10 @@ pub enum BenchError {
         /// I/O error.
         error: io::Error,
     },
-    /// The file has too many bytes or gates.
+    /// The file of gates has too many bytes or gates.
     #[error("{}: a file of gates has at most {MAX_GATES_FILE} bytes and {MAX_GATES} gates; give fewer", .0.display())]
     GatesTooLarge(PathBuf),
-    /// The list is empty.
+    /// The list of gates is empty.
     #[error("{}: holds no gate; give a list with one at least", .0.display())]
     NoGates(PathBuf),
     /// The file is not a list of gates.
@@ -115,7 +115,7 @@ pub enum BenchError {
         /// Ranks of the gates.
         ranks: String,
     },
-    /// Unreadable file.
+    /// The benchmark record cannot be read.
     #[error("{}: cannot be read: {error}; give the `json` of `htc bench`", path.display())]
     ReadRecord {
         /// File path.

@@ -270,7 +270,7 @@ fn parse(path: &Path, bytes: &[u8]) -> Result<Vec<Gate>, BenchError> {
 
 /// Returns the common rank of all factors and bases, if any.
 pub fn rank_of(plan: &PlanRecord) -> Option<usize> {
-    let projections = plan.projections.iter().filter_map(|of| of.rank);
+    let projections = plan.projections.iter().filter_map(|record| record.rank);
     let mut ranks = plan.bases.iter().map(|basis| basis.rank).chain(projections);
     let first = ranks.next()?;
     ranks.all(|rank| rank == first).then_some(first)

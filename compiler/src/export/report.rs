@@ -132,7 +132,8 @@ fn gguf_notes(file: &ModelFile) -> Vec<String> {
         notes.extend(lost.iter().map(|what| format!("GGUF cannot say {what}")));
     }
     let hyper = &file.hyper;
-    // llama.cpp reads and applies the entry only for these.
+    // llama.cpp applies the entry only to architectures with a pattern of windows (Gemma); check
+    // this for a new one.
     let applied = architecture::has_window_pattern(&hyper.architecture);
     if let (Some(window), false) = (&hyper.forward.sliding_window, applied) {
         notes.push(format!(

@@ -2,6 +2,7 @@
 
 pub mod clock;
 pub mod disk;
+pub mod error;
 pub mod lock;
 pub mod memory;
 pub mod ordered;

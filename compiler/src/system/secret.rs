@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use htc_formats::folder::{self, Folder, FolderError};
 use htc_formats::htz::{Digest, Hasher};
 
-use super::text::FileError;
+use super::error::FileError;
 
 const NAME: &str = "secret";
 

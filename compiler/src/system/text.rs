@@ -2,61 +2,14 @@
 
 use std::fs::File;
 use std::io::{self, Read};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use htc_formats::open;
-use thiserror::Error;
+
+use super::error::FileError;
 
 /// Maximum size of a text: 1 GiB.
 pub const MAX_TEXT: u64 = 1 << 30;
-
-/// Error returned when a text or the secret of the user cannot be read.
-#[derive(Debug, Error)]
-pub enum FileError {
-    /// Unreadable file.
-    #[error("{path}: cannot be read: {source}; check the path")]
-    Read {
-        /// File path.
-        path: PathBuf,
-        /// I/O error.
-        source: io::Error,
-    },
-    /// Not UTF-8.
-    #[error(
-        "{path}: not UTF-8 text: byte {offset} begins no character; convert it to UTF-8 (iconv)"
-    )]
-    NotUtf8 {
-        /// File path.
-        path: PathBuf,
-        /// Offset of the first invalid byte.
-        offset: usize,
-    },
-    /// The file is larger than [`MAX_TEXT`].
-    #[error("{path}: larger than {MAX_TEXT} bytes; give a part of it")]
-    TooLarge {
-        /// File path.
-        path: PathBuf,
-    },
-    /// There is no state folder.
-    #[error(
-        "neither XDG_STATE_HOME nor HOME is set, which say where a secret of this user may lie"
-    )]
-    NoStateFolder,
-    /// The file cannot be read or created.
-    #[error("{}: {error}", path.display())]
-    Secret {
-        /// Path.
-        path: PathBuf,
-        /// I/O error.
-        error: io::Error,
-    },
-    /// The file is readable by others.
-    #[error("{}: others may read this secret of yours; remove it, and another is made", .0.display())]
-    ReadableByOthers(PathBuf),
-    /// The file has the wrong length.
-    #[error("{}: no secret of htc; remove it, and another is made", .0.display())]
-    SecretDamaged(PathBuf),
-}
 
 /// Reads a file or a pipe, up to one byte beyond a limit.
 pub fn read_bytes(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
@@ -74,6 +27,9 @@ pub fn json_message(error: &serde_json::Error) -> String {
 }
 
 /// Reads a whole UTF-8 text from a file.
+///
+/// # Errors
+/// [`FileError::Read`], [`FileError::TooLarge`] and [`FileError::NotUtf8`].
 pub fn read(path: &Path) -> Result<String, FileError> {
     read_from(open(path)?, path)
 }

@@ -3,7 +3,7 @@
 use faer::Mat;
 
 use crate::analyse::record::{Curvature, rounded};
-use crate::analyse::sinks::mean_and_deviation;
+use crate::analyse::sample::mean_and_deviation;
 
 pub(super) const ESTIMATOR: &str = "forman_augmented";
 
