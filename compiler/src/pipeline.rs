@@ -17,8 +17,12 @@ mod planned;
 mod sealed;
 mod source;
 
-use htc_formats::htz::DepthSinkRecord;
+use std::fs;
+use std::path::Path;
 
+use htc_formats::htz::{DepthSinkRecord, Digest};
+
+use crate::calibrate::cache_folder;
 use crate::choose::{SelectedArtifact, Selection};
 use crate::device::{self, Device};
 use crate::estimate::duration::Speed;
@@ -27,7 +31,7 @@ use crate::event::{Event, Progress};
 use crate::layout;
 use crate::make::MakeError;
 use crate::make::work::WorkFolder;
-use crate::options::{BiasArg, CompileOptions, ShrinkageArg, TreatmentOptions};
+use crate::options::CompileOptions;
 use crate::plan::Plan;
 use crate::report::{BeforeAfter, Forecast, Report, Summary};
 use crate::system::clock::{Stage, StageClock};
@@ -64,24 +68,41 @@ pub fn compile(options: &CompileOptions, progress: Progress) -> Result<Report, C
     };
     let progress = progress.with_sink(&sink);
 
+    let mut report = with_context(options, &clock, progress, |context, source, elastic| {
+        let work = WorkFolder::open(&context.options.output, progress)?;
+        let report = compile_in(&work, context, source, elastic);
+        keep_work_on_error(work, report, progress)
+    })?;
+    report.peak_memory = peak.bytes();
+    Ok(report)
+}
+
+/// Calls `work` with the source, the device and the resolved options of a compilation.
+fn with_context<T>(
+    options: &CompileOptions,
+    clock: &StageClock,
+    progress: Progress,
+    work: impl FnOnce(
+        CompileContext,
+        &CheckedSource,
+        Option<&ElasticRequest>,
+    ) -> Result<T, CompileError>,
+) -> Result<T, CompileError> {
     // Before the first long read.
     let source = CheckedSource::open(options)?;
     let elastic = ElasticRequest::from_options(options, source.file())?;
-    let options = elastic.as_ref().map_or(options, |elastic| &elastic.bases);
-    let report = executed::with_device(options, source.file(), progress, |device| {
+    let elastic = elastic.as_ref();
+    let options = elastic.map_or(options, |elastic| &elastic.bases);
+    let result = executed::with_device(options, source.file(), progress, |device| {
         let context = CompileContext {
             options,
             device,
-            clock: &clock,
+            clock,
             progress,
         };
-        let work = WorkFolder::open(&options.output, progress)?;
-        let report = compile_in(&work, context, &source, elastic.as_ref());
-        keep_work_on_error(work, report, progress)
+        work(context, &source, elastic)
     });
-    let mut report = report.map_err(|error| elastic::scale_bases_error(error, elastic.as_ref()))?;
-    report.peak_memory = peak.bytes();
-    Ok(report)
+    result.map_err(|error| elastic::scale_bases_error(error, elastic))
 }
 
 fn compile_in(
@@ -144,19 +165,7 @@ fn keep_work_on_error<T>(
 
 /// Plans a compilation without writing anything, and returns its predicted size and time.
 pub fn forecast(options: &CompileOptions, progress: Progress) -> Result<Forecast, CompileError> {
-    let source = CheckedSource::open(options)?;
-    let elastic = ElasticRequest::from_options(options, source.file())?;
-    let options = elastic.as_ref().map_or(options, |elastic| &elastic.bases);
-    let forecast = executed::with_device(options, source.file(), progress, |device| {
-        let context = CompileContext {
-            options,
-            device,
-            clock: &StageClock::default(),
-            progress,
-        };
-        forecast_on(context, &source, elastic.as_ref())
-    });
-    forecast.map_err(|error| elastic::scale_bases_error(error, elastic.as_ref()))
+    with_context(options, &StageClock::default(), progress, forecast_on)
 }
 
 fn forecast_on(
@@ -210,17 +219,35 @@ fn forecast_on(
     })
 }
 
-/// A plan, and the artifact in the work folder that was measured for it.
+/// A plan, computed or selected by measurement.
 #[derive(Debug)]
-pub struct MeasuredPlan {
-    /// The plan.
-    pub plan: Plan,
-    /// The smallest artifact within the limit, if there is one.
-    pub selected: Option<SelectedArtifact>,
+pub enum MeasuredPlan {
+    /// The plan of the requested size.
+    Computed(Plan),
+    /// The smallest artifact within the limit.
+    Selected(Box<SelectedArtifact>),
+}
+
+impl MeasuredPlan {
+    /// Returns the plan.
+    pub fn plan(&self) -> &Plan {
+        match self {
+            MeasuredPlan::Computed(plan) => plan,
+            MeasuredPlan::Selected(selected) => &selected.plan,
+        }
+    }
+
+    /// Returns the selected artifact, if any.
+    pub fn selected(&self) -> Option<&SelectedArtifact> {
+        match self {
+            MeasuredPlan::Computed(_) => None,
+            MeasuredPlan::Selected(selected) => Some(selected),
+        }
+    }
 }
 
 /// Plans a model on the CPU: at the requested size, or at the smallest that meets the limit.
-/// Candidates of the search are made next to the output, which is not written.
+/// Candidates of the search are made in the cache of the calibration; the output is not used.
 pub fn plan(
     source: &CheckedSource,
     options: &CompileOptions,
@@ -234,13 +261,14 @@ pub fn plan(
             progress,
         };
         let calibrated = CalibratedSource::new(context, source)?;
-        if options.limit.is_none() || options.calibration.is_none() {
+        let text = options.calibration.as_ref();
+        let Some(text) = text.filter(|_| !options.limit.is_none()) else {
             let plan = calibrated.plan(context)?.plan().clone();
-            let selected = None;
-            return Ok(MeasuredPlan { plan, selected });
-        }
+            return Ok(MeasuredPlan::Computed(plan));
+        };
         let planned = PlannedModel::new(context, &calibrated)?;
-        let work = WorkFolder::open(&options.output, progress)?;
+        let search = format!("search-{}", path_digest(&options.input));
+        let work = WorkFolder::open(&cache_folder(text)?.join(search), progress)?;
         let depth_sink = DepthSinkRecord::from_depth(source.file().hyper.layers);
         let selection = Selection {
             builder: planned.artifact_builder(context, &work, depth_sink),
@@ -251,21 +279,12 @@ pub fn plan(
         let chosen = selection.choose(&planned.planner);
         let chosen = chosen.map_err(CompileError::from);
         let mut chosen = keep_work_on_error(work, chosen, progress)?;
-        let treatment = chosen.treatment;
-        chosen.plan.set_treatment(TreatmentOptions {
-            gauge: Some(treatment.gauge),
-            sink: Some(treatment.sink),
-            bias: Some(if treatment.bias {
-                BiasArg::On
-            } else {
-                BiasArg::Off
-            }),
-            shrinkage: treatment.applied_shrinkage().map(ShrinkageArg::Fixed),
-            ..TreatmentOptions::default()
-        });
-        Ok(MeasuredPlan {
-            plan: chosen.plan.clone(),
-            selected: Some(chosen),
-        })
+        chosen.plan.set_treatment(chosen.treatment.into());
+        Ok(MeasuredPlan::Selected(Box::new(chosen)))
     })
+}
+
+fn path_digest(path: &Path) -> Digest {
+    let place = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    Digest::of_bytes(place.as_os_str().as_encoded_bytes())
 }

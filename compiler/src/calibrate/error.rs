@@ -37,7 +37,7 @@ impl fmt::Display for Stage {
 pub enum CalibrateError {
     /// The text cannot be read.
     #[error(transparent)]
-    Text(#[from] crate::system::text::FileError),
+    Text(#[from] crate::system::error::FileError),
     /// No text is given.
     #[error("there is no text to calibrate on; give one at least")]
     NoText,

@@ -11,7 +11,7 @@
 
 use htc_formats::model::ActivationPoint;
 
-use super::moments::MomentSums;
+use super::moments::{MomentSums, diagonal_index};
 use super::statistics::SiteSums;
 
 /// Mean and second moment, in float64.
@@ -37,18 +37,13 @@ impl Moment {
     fn uncorrelated(energy: f64, order: usize) -> Moment {
         let mut second = vec![0.0; order * (order + 1) / 2];
         for i in 0..order {
-            second[i * (i + 3) / 2] = energy;
+            second[diagonal_index(i)] = energy;
         }
         Moment {
             count: 0,
             mean: vec![0.0; order],
             second,
         }
-    }
-
-    fn trace(&self) -> f64 {
-        let diagonal = (0..self.mean.len()).map(|i| self.second[i * (i + 3) / 2]);
-        diagonal.sum()
     }
 
     /// Returns the moment shrunk towards a prior that counts as `rows` vectors.
@@ -85,8 +80,10 @@ pub fn for_each_moment<E>(
         let order = own.mean.len();
         let own = match point {
             ActivationPoint::ExpertInput(_) => {
-                let prior = of_inputs.get_or_insert_with(|| prior_of_inputs(sites, order));
-                own.shrunk(prior, prior_rows(order))
+                match of_inputs.get_or_insert_with(|| prior_of_inputs(sites)) {
+                    Some(prior) => own.shrunk(prior, prior_rows(order)),
+                    None => own,
+                }
             }
             ActivationPoint::ExpertHidden(_) => {
                 let prior = of_hidden.get_or_insert_with(|| prior_of_hidden(sites, order));
@@ -99,19 +96,16 @@ pub fn for_each_moment<E>(
     Ok(())
 }
 
-fn prior_of_inputs(sites: &[SiteSums], order: usize) -> Moment {
+fn prior_of_inputs(sites: &[SiteSums]) -> Option<Moment> {
     let pooled = sites.iter().find(|site| site.point == ActivationPoint::Ffn);
-    pooled.map_or_else(
-        || Moment::uncorrelated(0.0, order),
-        |pooled| Moment::new(&pooled.moments),
-    )
+    pooled.map(|pooled| Moment::new(&pooled.moments))
 }
 
 fn prior_of_hidden(sites: &[SiteSums], order: usize) -> Moment {
     let (mut energy, mut weight) = (0.0, 0.0);
     for SiteSums { point, moments } in sites {
         if matches!(point, ActivationPoint::ExpertHidden(_)) && moments.count() > 0 {
-            energy += moments.weight() * Moment::new(moments).trace();
+            energy += moments.weight() * moments.trace();
             weight += moments.weight();
         }
     }

@@ -127,7 +127,7 @@ impl CalibratedText {
         if !self.left_out.is_empty() {
             let left_out = self.left_out.join(", ");
             watch.report(Event::Note(&format!(
-                "left out of the shipped text: {left_out}; the model has no tokens for their script"
+                "calibration: skipped {left_out} (the tokenizer does not cover their script)"
             )));
         }
     }
@@ -309,9 +309,9 @@ fn rare_experts_note(layers: &[Arc<StoredLayer>]) -> Option<String> {
     }
     (rare > 0).then(|| {
         format!(
-            "calibration: {rare} of {experts} experts read fewer rows of the text than their \
-             {width} inputs, {unseen} of them none; the moments of all experts complete theirs. \
-             Give more text, or text of more kinds, with --calibration and --calibration-tokens"
+            "calibration: {rare} of {experts} experts read fewer rows of the text than they have \
+             inputs ({width}), {unseen} of them none; their moments are completed by those of all \
+             experts. Give more text, or text of more kinds, with --calibration and --calibration-tokens"
         )
     })
 }

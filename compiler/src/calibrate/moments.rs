@@ -54,6 +54,11 @@ struct Tile {
     values: Vec<f64>,
 }
 
+/// Returns the index of the `i`-th diagonal element in a lower triangle, row by row.
+pub(crate) fn diagonal_index(i: usize) -> usize {
+    i * (i + 3) / 2
+}
+
 impl MomentSums {
     pub fn new(order: usize) -> Self {
         let strips = strips(order);
@@ -215,12 +220,8 @@ impl MomentSums {
     /// Returns the lower triangle of `E[x xᵀ]`, row by row. Sums on a device must be
     /// [fetched](Self::fetch) before.
     pub fn second_moment(&self) -> Vec<f64> {
-        let tiles = match &self.products {
-            Products::Tiles(tiles) => &tiles[..],
-            Products::Device(_) => &[],
-        };
         let mut packed = vec![0.0; self.order * (self.order + 1) / 2];
-        for tile in tiles {
+        for tile in self.fetched_tiles() {
             let (rows, cols) = (&self.strips[tile.row], &self.strips[tile.col]);
             let values = tile.values.chunks_exact(cols.padded);
             for (i, values) in values.take(rows.width).enumerate() {
@@ -233,6 +234,24 @@ impl MomentSums {
             }
         }
         packed
+    }
+
+    /// Returns the trace of `E[x xᵀ]`. Sums on a device must be [fetched](Self::fetch) before.
+    pub fn trace(&self) -> f64 {
+        let tiles = self.fetched_tiles().iter();
+        let diagonal = tiles.filter(|tile| tile.row == tile.col).flat_map(|tile| {
+            let strip = &self.strips[tile.row];
+            let step = strip.padded + 1;
+            tile.values.iter().step_by(step).take(strip.width)
+        });
+        diagonal.map(|value| value / self.weight()).sum()
+    }
+
+    fn fetched_tiles(&self) -> &[Tile] {
+        match &self.products {
+            Products::Tiles(tiles) => tiles,
+            Products::Device(_) => &[],
+        }
     }
 
     /// Returns the sum of the vectors' weights; 1 without vectors.

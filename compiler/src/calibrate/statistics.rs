@@ -1,6 +1,6 @@
 //! Statistics of the activations of one layer.
 
-use htc_formats::model::{ActivationPoint, BlockInput, BlockSpec, HyperParameters, ModelSpec};
+use htc_formats::model::{ActivationPoint, BlockInput, HyperParameters, ModelSpec};
 use htc_kernels::cpu::Cpu;
 use htc_loader::exec::{Point, Tap};
 
@@ -98,15 +98,11 @@ pub fn block_inputs(hyper: &HyperParameters, layer: usize) -> Vec<BlockInput> {
     block.map_or_else(Vec::new, |block| block.inputs())
 }
 
-/// Returns the bytes of the sums of the layer with the most.
+/// Returns the bytes of the sums of a layer; all layers have the same widths.
 pub fn sums_bytes(hyper: &HyperParameters) -> u64 {
-    let of_block = |block: &BlockSpec| {
-        let inputs = block.inputs().into_iter();
-        let inputs = inputs.map(|input| MomentSums::bytes(input.width));
-        inputs.fold(0, u64::saturating_add)
-    };
-    let blocks = ModelSpec::new(hyper, []).blocks;
-    let sites = blocks.iter().map(of_block).max().unwrap_or(0);
+    let inputs = block_inputs(hyper, 0);
+    let sites = inputs.iter().map(|input| MomentSums::bytes(input.width));
+    let sites = sites.fold(0, u64::saturating_add);
     let streams = 2 * MomentSums::bytes(hyper.width);
     let heads = MomentSums::bytes(hyper.head_size).saturating_mul(3 * hyper.kv_heads as u64);
     sites.saturating_add(streams).saturating_add(heads)

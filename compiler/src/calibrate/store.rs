@@ -15,7 +15,7 @@ use htc_formats::map::MappedFile;
 use htc_formats::model::{ActivationPoint, BlockInput, HyperParameters};
 
 use super::experts;
-use super::moments::MomentSums;
+use super::moments::{MomentSums, diagonal_index};
 use super::statistics::{LayerSums, STREAM_POINTS, block_inputs, sample_count, sample_windows};
 use crate::system::disk;
 
@@ -52,7 +52,7 @@ impl StoredMoment {
     /// Returns `E‖x − E[x]‖² / n`, the mean variance of a component.
     pub fn variance(&self) -> f64 {
         let n = self.mean.len();
-        let diagonal = (0..n).map(|i| f64::from(self.second[i * (i + 3) / 2]));
+        let diagonal = (0..n).map(|i| f64::from(self.second[diagonal_index(i)]));
         let squares: f64 = self.mean.iter().map(|mean| mean * mean).sum();
         ((diagonal.sum::<f64>() - squares) / n.max(1) as f64).max(0.0)
     }
@@ -85,7 +85,7 @@ impl StoredMoment {
 
     /// Returns `E[x_i²]`.
     pub fn diagonal(&self) -> Vec<f64> {
-        let at = |i: usize| f64::from(self.second[i * (i + 3) / 2]);
+        let at = |i| f64::from(self.second[diagonal_index(i)]);
         (0..self.mean.len()).map(at).collect()
     }
 }

@@ -102,10 +102,6 @@ impl<'a> CandidateEvaluator<'a> {
         self.selection.request
     }
 
-    pub(super) fn too_few_windows(&self) -> TrialError {
-        self.selection.too_few_windows()
-    }
-
     pub(super) fn into_trials(self) -> Vec<Trial> {
         self.trials.into_inner()
     }

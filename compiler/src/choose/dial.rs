@@ -75,8 +75,8 @@ impl Selection<'_> {
                 perplexity_ratio: distance.perplexity_ratio,
             });
             if setting.refinements == dial.refinements() {
-                let deciding = chosen.validation_windows;
-                let note = bench.put_quality(key, &windows, deciding, &evaluation, &distance)?;
+                let validation = chosen.validation_windows;
+                let note = bench.put_quality(key, &windows, validation, &evaluation, &distance)?;
                 chosen.notes.extend(note);
                 chosen.quality = Some(evaluation);
             }

@@ -116,13 +116,13 @@ impl<'a> Selection<'a> {
 
     /// Selects the treatment with the best measurement and the smallest ratio within the limit.
     pub fn choose(&self, planner: &Planner) -> Result<SelectedArtifact, TrialError> {
-        let wanted = self.request;
+        let request = self.request;
         let Some(held_out) = self.held_out() else {
-            if !wanted.limit.is_none() {
+            if !request.limit.is_none() {
                 return Err(self.too_few_windows());
             }
-            let alone = wanted.tries_shrinkages().then_some("`shrinkage` auto");
-            let tune = wanted.tune_is_explicit.then_some("`tune`");
+            let alone = request.tries_shrinkages().then_some("`shrinkage` auto");
+            let tune = request.tune_is_explicit.then_some("`tune`");
             if let Some(what) = alone.or(tune) {
                 return Err(TrialError::TooFewHeldOutWindows {
                     decision: what.into(),
@@ -134,32 +134,32 @@ impl<'a> Selection<'a> {
         };
         let bench = CandidateEvaluator::new(*self)?;
         let elsewhere = held_out.validation_of_other_texts();
-        let deciding = held_out.validation().filter(|_| wanted.needs_selection());
-        let deciding = deciding.map(|all| ValidationWindows {
+        let validation = held_out.validation().filter(|_| request.needs_selection());
+        let validation = validation.map(|all| ValidationWindows {
             all,
             other_texts: elsewhere,
         });
-        let mut best = match &deciding {
-            Some(deciding) => Some(select_candidate(&bench, planner, deciding)?),
+        let mut best = match &validation {
+            Some(validation) => Some(self.select_candidate(&bench, planner, validation)?),
             None => None,
         };
         let (plan, treatment) = match &best {
             Some(best) => (best.plan.clone(), best.treatment),
             None => (
                 planner.plan().clone(),
-                wanted.treatment.resolve(wanted.calibrated)?,
+                request.treatment.resolve(request.calibrated)?,
             ),
         };
         let built = bench.build(&plan, treatment)?;
-        let (built, tuning) = match (&mut best, &deciding) {
-            (Some(best), Some(deciding)) if wanted.tune > 0 => {
-                bench.tune_candidate(best, built, &deciding.all)?
+        let (built, tuning) = match (&mut best, &validation) {
+            (Some(best), Some(validation)) if request.tune > 0 => {
+                bench.tune_candidate(best, built, &validation.all)?
             }
             _ => (built, None),
         };
-        let choosing = deciding.map_or(0, |deciding| deciding.all.count());
+        let validation_windows = validation.map_or(0, |validation| validation.all.count());
         let mut notes = Vec::new();
-        let quality = self.measure_result(&bench, built.key, choosing, &mut notes)?;
+        let quality = self.measure_result(&bench, built.key, validation_windows, &mut notes)?;
         let mut trials = bench.into_trials();
         if let Some(trial) = best.and_then(|best| trials.get_mut(best.trial)) {
             trial.chosen = true;
@@ -169,10 +169,10 @@ impl<'a> Selection<'a> {
         }
         Ok(SelectedArtifact {
             quality,
-            validation_windows: choosing,
+            validation_windows,
             trials,
             tuning,
-            limit: (!wanted.limit.is_none()).then(|| wanted.limit.to_string()),
+            limit: (!request.limit.is_none()).then(|| request.limit.to_string()),
             notes,
             ..SelectedArtifact::unmeasured(plan, treatment, built)
         })
@@ -183,7 +183,7 @@ impl<'a> Selection<'a> {
         &self,
         bench: &CandidateEvaluator,
         key: Digest,
-        choosing: usize,
+        validation_windows: usize,
         notes: &mut Vec<String>,
     ) -> Result<Option<Evaluation>, TrialError> {
         let limit = self.request.limit;
@@ -196,7 +196,13 @@ impl<'a> Selection<'a> {
             return Ok(None);
         };
         let (evaluation, distance) = bench.evaluate(key, &windows)?;
-        notes.extend(bench.put_quality(key, &windows, choosing, &evaluation, &distance)?);
+        notes.extend(bench.put_quality(
+            key,
+            &windows,
+            validation_windows,
+            &evaluation,
+            &distance,
+        )?);
         if !limit.is_none() && !limit.holds(&distance) {
             notes.push(limit_exceeded_note(limit, Some(&evaluation)));
         }
@@ -204,10 +210,10 @@ impl<'a> Selection<'a> {
     }
 
     fn build_unmeasured(&self, plan: &Plan) -> Result<SelectedArtifact, TrialError> {
-        let wanted = self.request;
-        let treatment = wanted.treatment.resolve(wanted.calibrated)?;
+        let request = self.request;
+        let treatment = request.treatment.resolve(request.calibrated)?;
         let mut notes = Vec::new();
-        if wanted.calibrated {
+        if request.calibrated {
             notes.push(
                 "the quality was not measured: the calibration text holds a single window; a longer \
                  text, or --held-out, gives something to measure on"
@@ -220,7 +226,7 @@ impl<'a> Selection<'a> {
             ));
         }
         let allocator = plan.request().allocation.allocator;
-        if !wanted.calibrated && reads_activations(allocator) {
+        if !request.calibrated && reads_activations(allocator) {
             notes.push(format!(
                 "the plan shares rank out by activations (allocator {allocator}), and the factors do not \
                  regard them: --calibration gives them"
@@ -233,53 +239,54 @@ impl<'a> Selection<'a> {
         })
     }
 
-    pub(super) fn too_few_windows(&self) -> TrialError {
+    fn too_few_windows(&self) -> TrialError {
         TrialError::TooFewHeldOutWindows {
             decision: self.request.limit.as_builder_call(),
             found: self.held_out().map_or(0, HeldOut::count),
             needed: 3,
         }
     }
-}
 
-fn select_candidate(
-    bench: &CandidateEvaluator,
-    planner: &Planner,
-    deciding: &ValidationWindows,
-) -> Result<Candidate, TrialError> {
-    let limit = bench.request().limit;
-    if limit.is_none() {
-        let mut best = bench.best_treatment(planner.plan(), deciding)?;
-        for other in planner.alternatives(&best.plan)? {
-            let found = bench.measure(&other, best.treatment, &deciding.all)?;
-            best = bench.keep_better(best, found);
+    fn select_candidate(
+        &self,
+        bench: &CandidateEvaluator,
+        planner: &Planner,
+        validation: &ValidationWindows,
+    ) -> Result<Candidate, TrialError> {
+        let limit = self.request.limit;
+        if limit.is_none() {
+            let mut best = bench.best_treatment(planner.plan(), validation)?;
+            for other in planner.alternatives(&best.plan)? {
+                let found = bench.measure(&other, best.treatment, &validation.all)?;
+                best = bench.keep_better(best, found);
+            }
+            return Ok(best);
         }
-        return Ok(best);
-    }
-    // A single window has no interval for the limit.
-    if deciding.all.count() < 2 {
-        return Err(bench.too_few_windows());
-    }
-    let start = planner.start_ratio();
-    let start = start.unwrap_or(TREATMENT_COMPARISON_RATIO);
-    let (ratio, plan) = match planner.plan_at(start) {
-        Ok(plan) => (start, plan),
-        Err(_) => (1.0, planner.plan_at(1.0)?),
-    };
-    let best = bench.best_treatment(&plan, deciding)?;
-    let mut best = bench.find_smallest_artifact(planner, best, ratio, &deciding.all)?;
-    for other in planner.alternatives(&best.plan)? {
-        let found = bench.measure(&other, best.treatment, &deciding.all)?;
-        let smaller = (found.bytes, found.distance.kl) < (best.bytes, best.distance.kl);
-        let (taken, left) = if smaller && limit.holds(&found.distance) {
-            (found, best)
-        } else {
-            (best, found)
+        // A single window has no interval for the limit.
+        if validation.all.count() < 2 {
+            return Err(self.too_few_windows());
+        }
+        let start = planner.start_ratio();
+        let start = start.unwrap_or(TREATMENT_COMPARISON_RATIO);
+        let (ratio, plan) = match planner.plan_at(start) {
+            Ok(plan) => (start, plan),
+            Err(_) => (1.0, planner.plan_at(1.0)?),
         };
-        bench.discard(&left);
-        best = taken;
+        let best = bench.best_treatment(&plan, validation)?;
+        let mut best = bench.find_smallest_artifact(planner, best, ratio, &validation.all)?;
+        for other in planner.alternatives(&best.plan)? {
+            let found = bench.measure(&other, best.treatment, &validation.all)?;
+            let smaller = (found.bytes, found.distance.kl) < (best.bytes, best.distance.kl);
+            let (taken, left) = if smaller && limit.holds(&found.distance) {
+                (found, best)
+            } else {
+                (best, found)
+            };
+            bench.discard(&left);
+            best = taken;
+        }
+        Ok(best)
     }
-    Ok(best)
 }
 
 /// Returns the note on a limit that is exceeded on the test split.

@@ -8,18 +8,17 @@ use crate::calibrate::windows::Windows;
 use crate::measure::{Distance, Evaluation};
 
 impl CandidateEvaluator<'_> {
-    /// `choosing` is the number of validation windows. Returns a note if a value cannot be
-    /// represented.
+    /// Returns a note if a value cannot be represented.
     pub(super) fn put_quality(
         &self,
         key: Digest,
         windows: &Windows,
-        choosing: usize,
+        validation_windows: usize,
         evaluation: &Evaluation,
         distance: &Distance,
     ) -> Result<Option<String>, TrialError> {
         let text = self.held_out_text();
-        let record = record(text, windows, choosing, evaluation, distance);
+        let record = record(text, windows, validation_windows, evaluation, distance);
         match self.write_quality(key, Some(record)) {
             // Also removes a record of an earlier run.
             Err(HtzError::Quality {
@@ -38,7 +37,7 @@ impl CandidateEvaluator<'_> {
 fn record(
     text_sha256: Digest,
     windows: &Windows,
-    choosing: usize,
+    validation_windows: usize,
     evaluation: &Evaluation,
     distance: &Distance,
 ) -> QualityRecord {
@@ -49,7 +48,7 @@ fn record(
         context: evaluation.context as u64,
         windows: evaluation.chunks as u64,
         tokens: evaluation.tokens,
-        choosing_windows: choosing as u64,
+        choosing_windows: validation_windows as u64,
         kl: htz::Measurement {
             value: distance.kl,
             stderr: distance.kl_stderr,

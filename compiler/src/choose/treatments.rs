@@ -17,18 +17,18 @@ impl CandidateEvaluator<'_> {
     pub(super) fn best_treatment(
         &self,
         plan: &Plan,
-        deciding: &ValidationWindows,
+        validation: &ValidationWindows,
     ) -> Result<Candidate, TrialError> {
-        let (wanted, windows) = (self.request(), &deciding.all);
-        let mut treatments = wanted.candidate_treatments()?.into_iter();
+        let (request, windows) = (self.request(), &validation.all);
+        let mut treatments = request.candidate_treatments()?.into_iter();
         let nothing = || TrialError::TooFewHeldOutWindows {
             decision: "`gauge`".into(),
             found: 0,
             needed: 1,
         };
         let first = treatments.next().ok_or_else(nothing)?;
-        let mut best = if wanted.tries_shrinkages() {
-            self.best_shrinkage(plan, first, deciding)?
+        let mut best = if request.tries_shrinkages() {
+            self.best_shrinkage(plan, first, validation)?
         } else {
             self.measure(plan, first, windows)?
         };
@@ -44,7 +44,7 @@ impl CandidateEvaluator<'_> {
             };
             let none = self.measure(plan, plain, windows)?;
             self.discard(&none);
-            if none.distance.kl < best.distance.kl && !wanted.treatment.keep_gauge {
+            if none.distance.kl < best.distance.kl && !request.treatment.keep_gauge {
                 return Err(TrialError::Worse {
                     gauge: best.treatment.gauge,
                     tail: self.tail_energy(&best),
@@ -55,7 +55,7 @@ impl CandidateEvaluator<'_> {
                 });
             }
         }
-        if wanted.tries_biases() {
+        if request.tries_biases() {
             let corrected = Treatment {
                 bias: true,
                 ..best.treatment
@@ -72,16 +72,16 @@ impl CandidateEvaluator<'_> {
         &self,
         plan: &Plan,
         treatment: Treatment,
-        deciding: &ValidationWindows,
+        validation: &ValidationWindows,
     ) -> Result<Candidate, TrialError> {
-        let windows = deciding.other_texts.as_ref().unwrap_or(&deciding.all);
+        let windows = validation.other_texts.as_ref().unwrap_or(&validation.all);
         let shrunk = |shrinkage| {
             let treatment = Treatment {
                 shrinkage,
                 ..treatment
             };
             let found = self.measure(plan, treatment, windows)?;
-            if deciding.other_texts.is_some() {
+            if validation.other_texts.is_some() {
                 self.mark_other_texts(&found);
             }
             Ok::<_, TrialError>(found)
@@ -91,6 +91,6 @@ impl CandidateEvaluator<'_> {
         for shrinkage in others {
             best = self.keep_better(best, shrunk(shrinkage)?);
         }
-        self.measure(plan, best.treatment, &deciding.all)
+        self.measure(plan, best.treatment, &validation.all)
     }
 }

@@ -4,7 +4,7 @@ pub mod duration;
 pub(crate) mod matrices;
 pub(crate) mod stages;
 
-use htc_formats::model::{HyperParameters, MatrixId};
+use htc_formats::model::{HyperParameters, MatrixId, ProjectionKind};
 use htc_formats::source::ModelFile;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -18,7 +18,7 @@ use crate::gradient;
 use crate::layout::{self, WriteStep};
 use crate::options::{CompileOptions, GaugeKind, PlanRequest, PlanSource, Treatment};
 use crate::plan::{MatrixForm, Method, Plan, UnitPlan};
-use crate::unit::{input_of_unit, kv_bases, truncated_projections};
+use crate::unit::{CACHE_CAPACITY, input_of_unit, kv_bases, truncated_projections};
 use crate::{make, profile, tune};
 
 /// Estimated resources and result of a compilation.
@@ -221,9 +221,11 @@ const VOCABULARY_FACTOR: u64 = 4;
 /// Returns an upper bound for calibration statistics: f64 second moments of the four activation
 /// points of two layers with roots and inverses; one more and a product per thread. The moment of
 /// the hidden layer has no root, and without a gauge is held once. During forward passes only the
-/// sums of one layer and the activations of a batch are in memory; those of experts are counted as
-/// they are. The inputs of experts displace those of other layers. Threads may be at different
-/// experts, each of three projections, and each expert has a moment of its hidden layer.
+/// sums of one layer and the activations of a batch are in memory.
+///
+/// For mixtures it adds the sums of a layer with those of all its experts. The cache of moments then
+/// holds inputs of experts, and threads work on up to `threads / 3`, rounded up, experts at a time,
+/// each with a moment of its hidden units.
 fn calibration_bytes(hyper: &HyperParameters, context: usize, threads: usize, gauged: bool) -> u64 {
     let square = |n: usize| 8 * (n as u64).pow(2);
     let (width, heads) = (square(hyper.width), square(hyper.heads * hyper.head_size));
@@ -236,7 +238,7 @@ fn calibration_bytes(hyper: &HyperParameters, context: usize, threads: usize, ga
     let (of_inputs, hidden_in_use, experts) = match hyper.forward.experts {
         None => (of_inputs, 1, 0),
         Some(_) => (
-            of_inputs.max(8 * 3 * width),
+            of_inputs.max(CACHE_CAPACITY as u64 * 3 * width),
             threads.div_ceil(3) as u64,
             calibrate::sums_bytes(hyper),
         ),
@@ -359,7 +361,7 @@ fn unit_bytes(unit: &UnitPlan) -> u64 {
     let svd = unit
         .members
         .iter()
-        .any(|m| m.projection() == Some(htc_formats::model::ProjectionKind::Down));
+        .any(|m| m.projection().map(ProjectionKind::dense) == Some(ProjectionKind::Down));
     let decomposition = match unit.form {
         MatrixForm::Unchanged => return 0,
         // Results are counted while waiting.
@@ -423,3 +425,6 @@ const ENCODING_BYTES: u64 = 16 << 20;
 fn result_bytes(unit: &UnitPlan) -> u64 {
     unit.bytes_after()
 }
+
+#[cfg(test)]
+mod tests;

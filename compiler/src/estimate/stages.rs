@@ -80,11 +80,8 @@ pub fn calibration_seconds(work: Workload, speed: Speed) -> f64 {
     let moments = 0.5 * hyper.layers as f64 * sites * tokens as f64;
     let forward = forward_seconds(source, tokens, threads, false).unwrap_or(0.0);
     let members = plan::matrices(hyper, &ModelFileTypes(source));
-    let share = |member: &UnitMatrix| position_share(hyper, member);
-    let weights = members.iter().map(|m| share(m) * projection_weights(m));
-    let weights: f64 = weights.sum();
-    let outputs = members.iter().map(|m| share(m) * gradient_sums(m));
-    let outputs: f64 = outputs.sum();
+    let weights: f64 = members.iter().map(|m| projection_weights(hyper, m)).sum();
+    let outputs: f64 = members.iter().map(|m| gradient_sums(hyper, m)).sum();
     let logits = (hyper.vocabulary * hyper.width) as f64;
     let gradients = back as f64 * (GRADIENT_PASSES * weights + 2.0 * logits + 0.5 * outputs);
     forward + speed.product_seconds(moments / MOMENT_COST + gradients) / threads.max(1) as f64
@@ -99,18 +96,21 @@ fn position_share(hyper: &HyperParameters, member: &UnitMatrix) -> f64 {
     }
 }
 
-/// Returns the weights of a projection; 0 for embedding and head.
-fn projection_weights(member: &UnitMatrix) -> f64 {
+/// Returns the weights that a position uses; 0 for embedding and head.
+fn projection_weights(hyper: &HyperParameters, member: &UnitMatrix) -> f64 {
     match member.matrix {
-        MatrixId::Projection { .. } => (member.rows * member.cols) as f64,
+        MatrixId::Projection { .. } => {
+            position_share(hyper, member) * (member.rows * member.cols) as f64
+        }
         _ => 0.0,
     }
 }
 
-fn gradient_sums(member: &UnitMatrix) -> f64 {
+fn gradient_sums(hyper: &HyperParameters, member: &UnitMatrix) -> f64 {
     match member.matrix {
         MatrixId::Projection { .. } => {
-            (member.rows * gradient::outputs_together(member.rows)) as f64
+            let together = gradient::outputs_together(member.rows);
+            position_share(hyper, member) * (member.rows * together) as f64
         }
         _ => 0.0,
     }
@@ -268,10 +268,7 @@ fn coded_matrix_cost(member: &UnitMatrix, of_number: f64, feedback: f64, rotated
 pub fn tuning_seconds(source: &ModelFile, steps: usize, speed: Speed, threads: usize) -> f64 {
     let hyper = &source.hyper;
     let members = plan::matrices(hyper, &ModelFileTypes(source));
-    let weights = members
-        .iter()
-        .map(|m| position_share(hyper, m) * projection_weights(m));
-    let weights: f64 = weights.sum();
+    let weights: f64 = members.iter().map(|m| projection_weights(hyper, m)).sum();
     let logits = (hyper.vocabulary * hyper.width) as f64;
     let (stepped, measured) = tune::positions(steps);
     // Half of the tokens are measured with logits.

@@ -83,18 +83,18 @@ impl<T: Number> Block<T> {
 #[cfg(test)]
 impl<T: Number> Block<T> {
     /// Returns a projection that the block has.
-    pub fn projection(&self, projection: ProjectionKind) -> &Projection<T> {
+    pub fn projection(&self, kind: ProjectionKind) -> &Projection<T> {
         let mut projections = self.projections();
         projections
-            .find(|found| found.projection == projection)
+            .find(|projection| projection.kind == kind)
             .unwrap()
     }
 
     /// Returns a projection that the block has, to be changed.
-    pub fn projection_mut(&mut self, projection: ProjectionKind) -> &mut Projection<T> {
+    pub fn projection_mut(&mut self, kind: ProjectionKind) -> &mut Projection<T> {
         let mut projections = self.projections_mut();
         projections
-            .find(|found| found.projection == projection)
+            .find(|projection| projection.kind == kind)
             .unwrap()
     }
 }

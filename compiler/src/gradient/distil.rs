@@ -93,10 +93,13 @@ impl Passes<'_> {
                 norm.add_weight_gradient(pool, values, gradients, &mut found[index]);
             }
         }
-        for linear in block.projections() {
-            let projection = linear.projection;
-            if let Some(index) = scales.index(Scale::Rows { layer, projection }) {
-                linear.add_row_gradients(pool, values, gradients, &mut found[index]);
+        for projection in block.projections() {
+            let rows = Scale::Rows {
+                layer,
+                projection: projection.kind,
+            };
+            if let Some(index) = scales.index(rows) {
+                projection.add_row_gradients(pool, values, gradients, &mut found[index]);
             }
         }
     }

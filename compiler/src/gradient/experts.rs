@@ -5,6 +5,7 @@
 //! in the order of the positions.
 
 use htc_kernels::Pool;
+use htc_loader::exec::expert_weights;
 
 use super::number::{Number, sum_of};
 use super::steps::{Activate, Project};
@@ -52,23 +53,18 @@ impl<T: Number> Routing<T> {
     fn new(scores: &[T], count: usize, used: usize, normalised: bool) -> Routing<T> {
         let mut probabilities = vec![T::default(); scores.len()];
         let mut rows = vec![Vec::new(); count];
-        let mut order: Vec<usize> = Vec::with_capacity(count);
+        let mut order = Vec::with_capacity(count);
         let batch = scores.chunks_exact(count.max(1));
         let to = probabilities.chunks_exact_mut(count.max(1));
         for (row, (scores, to)) in batch.zip(to).enumerate() {
             let score = |expert: usize| -> f64 { scores[expert].into() };
-            order.clear();
-            order.extend(0..count);
-            order.sort_unstable_by(|&a, &b| score(b).total_cmp(&score(a)).then(a.cmp(&b)));
-            let chosen = &order[..used.min(count)];
-            let summed = if normalised { chosen } else { &order[..] };
-            let largest = score(order[0]);
-            let exponential = |expert: usize| (score(expert) - largest).exp();
-            let sum: f64 = summed.iter().map(|&expert| exponential(expert)).sum();
-            for &expert in summed {
-                to[expert] = T::nearest(exponential(expert) / sum);
+            let weights = expert_weights(score, count, used, normalised, &mut order);
+            for (place, (expert, weight)) in weights.enumerate() {
+                to[expert] = T::nearest(weight);
+                if place < used {
+                    rows[expert].push(row);
+                }
             }
-            chosen.iter().for_each(|&expert| rows[expert].push(row));
         }
         Routing {
             probabilities,
@@ -178,3 +174,6 @@ fn softmax_back<T: Number>(
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

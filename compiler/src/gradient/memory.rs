@@ -22,7 +22,6 @@ impl NumbersPerPosition {
         // The stream before the block.
         let (mut passed, mut factors) = (width, 0);
         for step in &block.steps {
-            let written: usize = step.writes(width).iter().map(|(_, row)| row).sum();
             passed += match step {
                 // Each position is a row of the experts that it uses: input, output, gate, up and
                 // their product.
@@ -30,7 +29,7 @@ impl NumbersPerPosition {
                     let row = 2 * width + 3 * step.hidden;
                     width + step.experts.len() + step.used.min(step.experts.len()) * row
                 }
-                _ => written,
+                _ => step.writes(width).iter().map(|(_, row)| row).sum(),
             };
             match step {
                 Step::Norm { .. } => factors += 1,

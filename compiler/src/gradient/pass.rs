@@ -248,7 +248,7 @@ impl<'a> Pass<'a> {
             .projections()
             .zip(sums)
             .map(|(projection, sums)| LayerOutput {
-                projection: projection.projection,
+                kind: projection.kind,
                 sums,
             })
             .collect();

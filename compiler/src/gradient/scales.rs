@@ -100,8 +100,12 @@ impl Scales {
             }
         }
         for projection in block.projections_mut() {
-            let (projection, matrix) = (projection.projection, &mut projection.matrix);
-            if let Some(factors) = self.get(Scale::Rows { layer, projection }) {
+            let rows = Scale::Rows {
+                layer,
+                projection: projection.kind,
+            };
+            if let Some(factors) = self.get(rows) {
+                let matrix = &mut projection.matrix;
                 let rows = matrix.values.chunks_exact_mut(matrix.cols.max(1));
                 for (row, factor) in rows.zip(factors) {
                     row.iter_mut().for_each(|weight| *weight *= factor);

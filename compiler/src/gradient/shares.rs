@@ -14,26 +14,29 @@ use htc_formats::model::ProjectionKind;
 
 use super::store::{write_means, write_sums};
 use super::sums::OutputSums;
+use crate::calibrate::moments::diagonal_index;
 
 /// Part of `H` that all experts have alike.
-pub(crate) const COMMON: f64 = 1.0 / 16.0;
+pub(crate) const COMMON_SHARE: f64 = 1.0 / 16.0;
 
 /// Sums of the gradients at the outputs of a projection.
 pub(super) struct LayerOutput {
-    pub projection: ProjectionKind,
+    pub kind: ProjectionKind,
     pub sums: OutputSums,
 }
 
-/// What experts share, by the projection of a dense network that theirs correspond to.
+/// Mean costs of the outputs of experts, by the projection of a dense network that they correspond
+/// to.
 pub(super) struct ExpertShares {
     /// Mean cost of an output of an expert over all positions.
-    common: Vec<(ProjectionKind, f64)>,
+    common: [(ProjectionKind, f64); 3],
     /// Weight of all positions.
     positions: f64,
 }
 
 impl ExpertShares {
-    /// Returns what the experts of a layer share, at positions of this weight.
+    /// Computes the mean costs from the outputs of a layer; `positions` is the weight of all
+    /// positions.
     pub fn new(outputs: &[LayerOutput], positions: f64) -> ExpertShares {
         let kinds = [
             ProjectionKind::Gate,
@@ -42,7 +45,7 @@ impl ExpertShares {
         ];
         let common = kinds.map(|kind| {
             let of_kind = |output: &&LayerOutput| {
-                output.projection.expert().is_some() && output.projection.dense() == kind
+                output.kind.expert().is_some() && output.kind.dense() == kind
             };
             let experts = outputs.iter().filter(of_kind);
             let (mut sum, mut count) = (0.0, 0usize);
@@ -53,31 +56,24 @@ impl ExpertShares {
             let mean = sum / (positions * count.max(1) as f64);
             (kind, if mean.is_finite() { mean } else { 0.0 })
         });
-        ExpertShares {
-            common: common.to_vec(),
-            positions,
-        }
+        ExpertShares { common, positions }
     }
 
     /// Writes the second moment of a projection's outputs.
     pub fn write(&self, to: &mut dyn Write, output: &LayerOutput) -> io::Result<()> {
-        if output.projection.expert().is_none() {
+        if output.kind.expert().is_none() {
             return write_sums(to, &output.sums);
         }
-        let dense = output.projection.dense();
+        let dense = output.kind.dense();
         let common = self.common.iter().find(|(kind, _)| *kind == dense);
-        let common = COMMON * common.map_or(0.0, |(_, common)| *common);
-        let share = (1.0 - COMMON) * output.sums.weight() / self.positions;
+        let common = COMMON_SHARE * common.map_or(0.0, |(_, common)| *common);
+        let share = (1.0 - COMMON_SHARE) * output.sums.weight() / self.positions;
         let mut means = output.sums.means();
         means.try_for_each(|mut mean| {
             mean.iter_mut().for_each(|number| *number *= share);
-            let mut at = 0;
-            let mut row = 0;
-            // The diagonal of a lower triangle.
-            while let Some(number) = mean.get_mut(at) {
+            let mut places = (0..).map(diagonal_index);
+            while let Some(number) = places.next().and_then(|at| mean.get_mut(at)) {
                 *number += common;
-                row += 1;
-                at += row + 1;
             }
             write_means(to, mean)
         })

@@ -132,7 +132,7 @@ pub(super) struct Project<T> {
 /// `y = W x`, plus a bias if there is one.
 #[derive(Clone, Debug)]
 pub(super) struct Projection<T> {
-    pub projection: ProjectionKind,
+    pub kind: ProjectionKind,
     pub matrix: Matrix<T>,
     pub bias: Option<Vec<T>>,
     pub y: Value,

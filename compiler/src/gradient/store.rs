@@ -10,6 +10,7 @@ use htc_formats::map::MappedFile;
 use htc_formats::model::{BlockSpec, HyperParameters, ModelSpec, ProjectionKind};
 
 use super::sums::{OutputSums, blocks};
+use crate::calibrate::moments::diagonal_index;
 use crate::calibrate::store::CONTENT_OFFSET;
 
 /// Second moment `H = E[g gᵀ]` of the gradients at the outputs of a matrix `y = W x`. `g = ∂L/∂y`
@@ -44,7 +45,7 @@ pub struct MomentBlock {
 impl OutputMoments {
     fn of_blocks(blocks: Vec<MomentBlock>) -> Self {
         let of_block = |block: &MomentBlock| -> Vec<f32> {
-            let at = |i: usize| block.lower[i * (i + 3) / 2];
+            let at = |i| block.lower[diagonal_index(i)];
             (0..block.order).map(at).collect()
         };
         let diagonal: Vec<f32> = blocks.iter().flat_map(of_block).collect();

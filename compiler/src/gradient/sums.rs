@@ -2,7 +2,7 @@
 
 use htc_kernels::cpu::Cpu;
 
-use crate::calibrate::moments::MomentSums;
+use crate::calibrate::moments::{MomentSums, diagonal_index};
 
 /// Largest number of outputs with a full second moment: larger ones would cost more memory and time
 /// than the gradients.
@@ -89,8 +89,8 @@ impl OutputSums {
     /// Returns the mean of the diagonal of the mean.
     pub fn mean_diagonal(&self) -> f64 {
         let of_block = |mean: Vec<f64>| -> f64 {
-            let places = (0..).map(|i| i * (i + 3) / 2);
-            let diagonal = places.map_while(|at: usize| mean.get(at).copied());
+            let places = (0..).map(diagonal_index);
+            let diagonal = places.map_while(|at| mean.get(at).copied());
             diagonal.sum()
         };
         self.means().map(of_block).sum::<f64>() / self.order.max(1) as f64

@@ -369,7 +369,7 @@ impl<T: Number> Program<'_, T> {
         for shape in shapes {
             let (projection, part) = (shape.kind, Part::Bias);
             projections.push(Projection {
-                projection,
+                kind: projection,
                 matrix: projection_matrix(file, layer, projection, self.pool)?,
                 bias: vector(
                     file,

@@ -293,9 +293,13 @@ fn allocation_record(plan: &Plan) -> Option<AllocationRecord> {
 
 /// Returns the error field of a matrix.
 pub fn error_field_mut(plan: &mut PlanRecord, id: MatrixId) -> Option<&mut Option<f64>> {
-    let mut records = plan.projections.iter_mut().chain(&mut plan.matrices);
-    let record = records.find(|record| record.id == id)?;
-    Some(&mut record.error)
+    // Both lists are in the order of execution.
+    let records = match id {
+        MatrixId::Projection { .. } => &mut plan.projections,
+        MatrixId::Embedding | MatrixId::Head => &mut plan.matrices,
+    };
+    let index = records.binary_search_by_key(&id, |record| record.id).ok()?;
+    Some(&mut records[index].error)
 }
 
 fn matrix_record(source: &ModelFile, plan: &Plan, id: MatrixId) -> MatrixRecord {
@@ -323,3 +327,6 @@ fn matrix_record(source: &ModelFile, plan: &Plan, id: MatrixId) -> MatrixRecord 
         note: unit.and_then(|u| (!u.notes.is_empty()).then(|| u.notes.join("; "))),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -418,20 +418,20 @@ impl ArtifactWriter<'_> {
     }
 }
 
-/// Searches the axiom gauges of all wanted layers, one layer per thread. Units that requested them
+/// Searches the axiom gauges of all layers that need one, one layer per thread. Units that requested them
 /// lazily would wait for each other.
 fn search_axioms(
     treatment: &ModelTreatment,
     source: &ModelFile,
     threads: usize,
-    wanted: impl Fn(usize) -> bool,
+    is_needed: impl Fn(usize) -> bool,
     watch: Progress,
 ) -> Result<(), MakeError> {
     if treatment.treatment().gauge != GaugeKind::Axiom {
         return Ok(());
     }
     let layers: Vec<usize> = (0..source.hyper.layers)
-        .filter(|&layer| wanted(layer))
+        .filter(|&layer| is_needed(layer))
         .collect();
     watch.report(Event::Measuring(Measurement::Gauges, layers.len()));
     ordered::for_each(

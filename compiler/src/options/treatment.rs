@@ -295,6 +295,23 @@ impl Treatment {
     }
 }
 
+/// The options that resolve to a treatment.
+impl From<Treatment> for TreatmentOptions {
+    fn from(treatment: Treatment) -> Self {
+        TreatmentOptions {
+            gauge: Some(treatment.gauge),
+            sink: Some(treatment.sink),
+            bias: Some(if treatment.bias {
+                BiasArg::On
+            } else {
+                BiasArg::Off
+            }),
+            shrinkage: treatment.applied_shrinkage().map(ShrinkageArg::Fixed),
+            ..TreatmentOptions::default()
+        }
+    }
+}
+
 impl fmt::Display for Treatment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let bias = if self.bias { "on" } else { "off" };

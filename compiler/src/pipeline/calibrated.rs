@@ -70,13 +70,18 @@ impl<'a> CalibratedSource<'a> {
                 })?)
             }
         };
-        let asked = request.request();
-        let permutation =
-            order::find_permutation(source, asked, calibration.as_ref(), threads, progress)?;
+        let plan_request = request.request();
+        let permutation = order::find_permutation(
+            source,
+            plan_request,
+            calibration.as_ref(),
+            threads,
+            progress,
+        )?;
         let gradients = match &options.calibration {
             Some(text) if request.needs_gradients() => {
                 Some(clock.time(Stage::Calibrate, || {
-                    let tokens = asked.effort.settings().gradient_tokens;
+                    let tokens = plan_request.effort.settings().gradient_tokens;
                     let digest = digest();
                     let model = bind(source)?;
                     let found =

@@ -51,7 +51,7 @@ impl ElasticRequest {
     /// Resolves the options of an elastic artifact; `None` if one plane is requested.
     ///
     /// # Errors
-    /// [`CompileError::BlockArrays`] for requests that cannot have planes.
+    /// [`CompileError::Planes`] for requests that cannot have planes.
     pub fn from_options(
         options: &CompileOptions,
         source: &ModelFile,
@@ -78,7 +78,7 @@ impl ElasticRequest {
         }
         let mut request = request.clone();
         let limit = options.limit;
-        let size = match to_file_budget(request.budget, source, source.size()) {
+        let size = match to_file_budget(request.budget, source) {
             _ if !limit.is_none() => SizeTarget::Within(limit),
             Budget::FileSize(total) => {
                 request.budget = Budget::FileSize((BASE_FRACTION * total as f64) as u64);

@@ -106,7 +106,7 @@ pub enum CompileError {
         /// Available bytes.
         available: u64,
     },
-    /// A tensor or a thread fails.
+    /// A unit, a stored tensor or a thread fails.
     #[error(transparent)]
     Make(MakeError),
     /// The depth sink cannot be measured.

@@ -35,7 +35,7 @@ pub(super) struct PlannedModel<'a> {
 
 /// Predicted costs of a compilation, and the disk space that it has.
 pub(super) struct Resources {
-    /// The artifact's bytes are exact.
+    /// Predicted costs; the bytes of the artifact are exact.
     pub estimate: Estimate,
     /// Free bytes in the output's folder.
     pub free_bytes: Option<u64>,
@@ -49,15 +49,15 @@ impl<'a> PlannedModel<'a> {
         let options = context.options;
         let planner = calibrated.plan(context)?;
         let plan = planner.plan();
-        let asked = plan.request();
-        check_kv_bases(asked, options)?;
+        let plan_request = plan.request();
+        check_kv_bases(plan_request, options)?;
         let calibration = calibrated.calibration.as_ref();
         let held_out = calibration.is_some_and(|c| c.held_out.is_some());
-        let treatment = options.treatment.or_else_from(asked.treatment);
+        let treatment = options.treatment.or_else_from(plan_request.treatment);
         let artifact = &options.artifact;
         let request = ChoiceRequest {
             plans: 1 + planner.alternatives(plan)?.len(),
-            treatment: match asked.method {
+            treatment: match plan_request.method {
                 Method::Quantise => treatment.check_codes_only()?,
                 Method::PerProjection | Method::SharedBasis => treatment,
             },
@@ -65,7 +65,7 @@ impl<'a> PlannedModel<'a> {
             calibrated: calibration.is_some(),
             held_out,
             tune: if held_out {
-                artifact.tune_steps(asked.method, asked.effort)
+                artifact.tune_steps(plan_request.method, plan_request.effort)
             } else {
                 0
             },
@@ -109,7 +109,7 @@ impl<'a> PlannedModel<'a> {
         HtzWriter::predict_length(draft, checked.sections())
     }
 
-    /// Checks that disk and memory suffice.
+    /// Predicts the costs and checks that disk and memory suffice.
     ///
     /// # Errors
     /// [`CompileError::NoSpace`], [`CompileError::NoMemory`].
@@ -133,14 +133,12 @@ impl<'a> PlannedModel<'a> {
         }
         let searches = !options.limit.is_none();
         let searched = searches.then(|| self.planner.plan_at(ESTIMATE_RATIO).ok());
+        let searched = searched.flatten();
         let checked = self.calibrated.checked;
         let vocabulary = checked.tokenizer().first();
         let inputs = EstimateInputs {
             source: checked.file(),
-            plan: searched
-                .as_ref()
-                .and_then(Option::as_ref)
-                .unwrap_or(self.planner.plan()),
+            plan: searched.as_ref().unwrap_or(self.planner.plan()),
             treatment: self.treatment,
             calibration: self.calibrated.calibration.as_ref(),
             candidates: self.request.candidates(),
@@ -164,7 +162,8 @@ impl<'a> PlannedModel<'a> {
         }
     }
 
-    /// A replaced artifact stays until the new one is complete.
+    /// Returns the bytes of disk space needed. A replaced artifact stays until the new one is
+    /// complete.
     fn disk_space_needed(&self, options: &CompileOptions, bytes: u64) -> u64 {
         let is_elastic = options.artifact.planes == 2;
         // With a requested size, the plan of an elastic artifact covers only the bases.

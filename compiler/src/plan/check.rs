@@ -11,7 +11,7 @@ use thiserror::Error;
 use super::form::MatrixForm;
 use super::kind::MAX_ASPECT;
 use super::sources::SourceTypes;
-use super::unit::{UnitMatrix, UnitPlan};
+use super::unit::{UnitMatrix, UnitPlan, matrix_name};
 use crate::options::Method;
 
 /// Mismatch in a plan. Messages begin with the key of the plan's file.
@@ -148,7 +148,7 @@ pub(super) fn check_members(
         }
         _ => return None,
     };
-    let names: Vec<&str> = matrices.iter().map(|matrix| matrix.name()).collect();
+    let names: Vec<String> = matrices.iter().map(|&m| matrix_name(m)).collect();
     let found = names.join(", ");
     Some(PlanMismatch::Members { expected, found })
 }

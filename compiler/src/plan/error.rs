@@ -91,8 +91,8 @@ pub enum PlanError {
     NoSharedInput(ProjectionKind),
     /// A shared basis for the experts of a mixture.
     #[error(
-        "cannot share a basis among the {0} projections of experts: each expert reads other rows; \
-         leave `projections` {0} out, or use `method` gp or quantise"
+        "cannot share a basis among the {0} projections of experts, each of which reads other \
+         rows; leave {0} out of `projections`, or use `method` gp or quantise"
     )]
     ExpertsShareNoBasis(ProjectionKind),
     /// A shared basis that would be disproportionately large.
@@ -276,7 +276,8 @@ pub enum PlanError {
     },
     /// The model has too many matrices for one artifact.
     #[error(
-        "the manifest of the artifact would have {found} bytes, expected at most {MAX_MANIFEST_BYTES}; the model has too many matrices, choose a smaller one"
+        "the manifest would have {found} bytes, expected at most {MAX_MANIFEST_BYTES}: the model has too \
+         many matrices for one artifact; choose a smaller model"
     )]
     ManifestTooLarge {
         /// Bytes needed.

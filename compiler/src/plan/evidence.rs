@@ -17,8 +17,9 @@ pub struct Evidence {
     pub whitened: Option<Vec<Vec<f64>>>,
     /// Contribution of each layer's branches to the residual stream.
     pub branches: Option<Vec<BranchShares>>,
-    /// Share of the positions that each unit reads, for experts never 0; 1 without experts.
-    pub reads: Option<Vec<f64>>,
+    /// Share of the positions that each unit reads; 1 except for experts, never 0 for these if
+    /// measured.
+    pub position_shares: Option<Vec<f64>>,
     /// Variance of the residual stream in each layer, `σ²_ℓ = E‖h_ℓ − h̄_ℓ‖² / d`.
     pub variance: Option<Vec<f64>>,
     /// L2 cache size of the target in bytes; [`super::gpu::find_by_name`] knows common GPUs.
@@ -27,7 +28,7 @@ pub struct Evidence {
     pub tokens_per_joule: Option<f64>,
     /// Energy per token as a function of the bytes read, measured on the target.
     pub energy: Option<MeasuredEnergy>,
-    /// Loss of each matrix in each form.
+    /// Loss of each matrix in each form, in the order of [`super::matrices`].
     pub curves: Option<Vec<LossCurve>>,
     /// Loss of projections with a shared basis; the groups are disjoint.
     pub shared: Vec<SharedLossCurve>,
@@ -46,6 +47,12 @@ pub struct LossCurve {
     pub points: Vec<LossPoint>,
     /// Intermediate forms with a lower gain per byte.
     pub intermediate: Vec<LossPoint>,
+}
+
+/// Returns the curve of a matrix; `curves` are in the order of execution.
+pub(super) fn curve_of(curves: &[LossCurve], matrix: MatrixId) -> Option<&LossCurve> {
+    let found = curves.binary_search_by_key(&matrix, |curve| curve.matrix);
+    found.ok().map(|index| &curves[index])
 }
 
 /// Loss of projections that share a basis.

@@ -188,11 +188,11 @@ impl MatrixForm {
 
 /// Returns the type of a factor with rows of `cols` elements: the requested type if its blocks fit,
 /// else q8_0 if that fits and has shorter blocks, else f16.
-pub(super) fn factor_type_for(asked: DType, cols: usize) -> DType {
+pub(super) fn factor_type_for(requested: DType, cols: usize) -> DType {
     let fits = |dtype: DType| cols.is_multiple_of(dtype.block_len());
-    let shorter = DType::Q8_0.block_len() < asked.block_len();
-    match asked {
-        asked if fits(asked) => asked,
+    let shorter = DType::Q8_0.block_len() < requested.block_len();
+    match requested {
+        requested if fits(requested) => requested,
         _ if shorter && fits(DType::Q8_0) => DType::Q8_0,
         _ => DType::F16,
     }
@@ -200,12 +200,15 @@ pub(super) fn factor_type_for(asked: DType, cols: usize) -> DType {
 
 /// Returns the type in which a factor holds elements of the sources exactly: the requested type if
 /// it is exact, else that of the sources, else f32.
-pub(super) fn exact_type(asked: DType, source_types: impl Iterator<Item = DType> + Clone) -> DType {
+pub(super) fn exact_type(
+    requested: DType,
+    source_types: impl Iterator<Item = DType> + Clone,
+) -> DType {
     let holds = |dtype: DType| {
         let short = matches!(dtype, DType::F16 | DType::BF16);
         dtype == DType::F32 || short && source_types.clone().all(|source| source == dtype)
     };
     let first = source_types.clone().next();
-    let mut candidates = [Some(asked), first].into_iter().flatten();
+    let mut candidates = [Some(requested), first].into_iter().flatten();
     candidates.find(|&dtype| holds(dtype)).unwrap_or(DType::F32)
 }

@@ -60,14 +60,14 @@ pub const ALL: [Gpu; 32] = [
 /// # Errors
 /// A one-line message with the known names.
 pub fn find_by_name(name: &str) -> Result<&'static Gpu, String> {
-    let asked = name.trim().to_lowercase().replace([' ', '_'], "-");
-    let asked = asked.trim_start_matches("nvidia-");
-    let asked = asked.trim_start_matches("geforce-");
-    ALL.iter().find(|gpu| gpu.name == asked).ok_or_else(|| {
+    let requested = name.trim().to_lowercase().replace([' ', '_'], "-");
+    let requested = requested.trim_start_matches("nvidia-");
+    let requested = requested.trim_start_matches("geforce-");
+    ALL.iter().find(|gpu| gpu.name == requested).ok_or_else(|| {
         let names: Vec<_> = ALL.iter().map(|gpu| gpu.name).collect();
-        let asked: String = name.chars().take(60).collect();
+        let requested: String = name.chars().take(60).collect();
         format!(
-            "the GPU {asked:?} is not in the table; give the bytes of its L2 cache, or one of {}",
+            "the GPU {requested:?} is not in the table; give the bytes of its L2 cache, or one of {}",
             names.join(", ")
         )
     })

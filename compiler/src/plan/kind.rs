@@ -17,7 +17,7 @@ pub(super) struct ProjectionGroup {
 impl ProjectionGroup {
     /// `q` or `q, k, v`.
     pub fn name(&self) -> String {
-        let names: Vec<_> = self.members.iter().map(|s| s.name()).collect();
+        let names: Vec<_> = self.members.iter().map(ToString::to_string).collect();
         names.join(", ")
     }
 
@@ -56,7 +56,8 @@ pub(super) fn projection_groups(
             if let Some(&projection) = request.projections.iter().find(|s| s.group().is_none()) {
                 return Err(PlanError::NoSharedInput(projection));
             }
-            let is_expert = |s: &&ProjectionKind| s.of_experts(hyper.experts()) != [**s];
+            let is_expert =
+                |s: &&ProjectionKind| hyper.experts() > 0 && s.group() == Some(InputGroup::GateUp);
             if let Some(&projection) = request.projections.iter().find(is_expert) {
                 return Err(PlanError::ExpertsShareNoBasis(projection));
             }

@@ -157,8 +157,8 @@ fn compute_unchecked_ratio(
             Some(_) => MatrixId::Head,
             None => MatrixId::Embedding,
         };
-        let beside = unplanned_bytes(hyper, &plan, head, source_type);
-        let predicted = allocate::predict_speed(&plan, head, beside, cache).to_string();
+        let unplanned = unplanned_bytes(hyper, &plan, head, source_type);
+        let predicted = allocate::predict_speed(&plan, head, unplanned, cache).to_string();
         plan.notes.push(predicted);
     }
     Ok(plan)
@@ -183,11 +183,11 @@ fn unplanned_bytes(
     head: MatrixId,
     source_type: &impl SourceTypes,
 ) -> u64 {
-    let beside = unit::projections(hyper)
+    let unplanned = unit::projections(hyper)
         .into_iter()
         .chain([head])
         .filter(|&matrix| plan.unit_of(matrix).is_none());
-    let members = beside.filter_map(|matrix| UnitMatrix::new(matrix, hyper, source_type));
+    let members = unplanned.filter_map(|matrix| UnitMatrix::new(matrix, hyper, source_type));
     members.map(|member| member.bytes()).sum()
 }
 
@@ -202,12 +202,12 @@ fn unselected_dense_units(
     let others = others.filter(|matrix| !matrix.projection().is_some_and(is_selected));
     let others = others.filter(|&matrix| !is_router(matrix));
     let outside = [MatrixId::Embedding, MatrixId::Head].into_iter();
-    let of_type = |asked: Option<DenseType>| move |matrix| Some((matrix, asked?));
-    let wanted = outside.filter_map(of_type(request.dense_types.embedding_and_head));
-    let wanted = wanted.chain(others.filter_map(of_type(request.dense_types.projections)));
-    let units = wanted.filter_map(|(matrix, asked)| {
+    let of_type = |requested: Option<DenseType>| move |matrix| Some((matrix, requested?));
+    let dense = outside.filter_map(of_type(request.dense_types.embedding_and_head));
+    let dense = dense.chain(others.filter_map(of_type(request.dense_types.projections)));
+    let units = dense.filter_map(|(matrix, requested)| {
         let members = vec![UnitMatrix::new(matrix, hyper, source_type)?];
-        let (form, notes) = dense_form(&members, Some(asked));
+        let (form, notes) = dense_form(&members, Some(requested));
         Some(UnitPlan {
             members,
             form,
@@ -219,12 +219,12 @@ fn unselected_dense_units(
 
 /// Returns the dense form of matrices with the same input: as in the source, or in the requested
 /// type if that is smaller. The notes list deviations.
-fn dense_form(members: &[UnitMatrix], asked: Option<DenseType>) -> (MatrixForm, Vec<String>) {
-    let Some(asked) = asked else {
+fn dense_form(members: &[UnitMatrix], requested: Option<DenseType>) -> (MatrixForm, Vec<String>) {
+    let Some(requested) = requested else {
         return (MatrixForm::Unchanged, Vec::new());
     };
     let cols = members.first().map_or(0, |member| member.cols);
-    let (form, weight) = match asked {
+    let (form, weight) = match requested {
         DenseType::Blocks(dtype) => {
             let weight = factor_type_for(dtype, cols);
             (MatrixForm::Dense { weight }, DenseType::Blocks(weight))
@@ -234,7 +234,7 @@ fn dense_form(members: &[UnitMatrix], asked: Option<DenseType>) -> (MatrixForm, 
                 MatrixForm::ColumnGroups {
                     codes: codes.into(),
                 },
-                asked,
+                requested,
             ),
             Err(_) => {
                 let weight = DType::F16;
@@ -243,7 +243,7 @@ fn dense_form(members: &[UnitMatrix], asked: Option<DenseType>) -> (MatrixForm, 
         },
     };
     let (before, after) = (MatrixForm::Unchanged.bytes(members), form.bytes(members));
-    let same = |member: &UnitMatrix| DenseType::Blocks(member.source_type) == asked;
+    let same = |member: &UnitMatrix| DenseType::Blocks(member.source_type) == requested;
     if members.iter().all(same) {
         return (MatrixForm::Unchanged, Vec::new());
     }
@@ -252,17 +252,17 @@ fn dense_form(members: &[UnitMatrix], asked: Option<DenseType>) -> (MatrixForm, 
             format!("kept as in the source: {weight} needs {after} bytes, the source {before}");
         return (MatrixForm::Unchanged, vec![said]);
     }
-    let instead = (weight != asked).then(|| fallback_note("weight", weight, asked, cols));
+    let instead = (weight != requested).then(|| fallback_note("weight", weight, requested, cols));
     (form, instead.into_iter().collect())
 }
 
-fn fallback_note(what: &str, found: DenseType, asked: DenseType, cols: usize) -> String {
-    let block = match asked {
+fn fallback_note(what: &str, found: DenseType, requested: DenseType, cols: usize) -> String {
+    let block = match requested {
         DenseType::Blocks(dtype) => dtype.block_len(),
         DenseType::ColumnGroups(_) => GROUP_COLS,
     };
     format!(
-        "{what} in {found} instead of {asked}: rows of {cols} numbers are not whole blocks of {block}"
+        "{what} in {found} instead of {requested}: rows of {cols} numbers are not whole blocks of {block}"
     )
 }
 
@@ -311,7 +311,7 @@ fn fixed_ranks(
 
 /// Factors that are not smaller than the dense form are dropped, unless full rank was requested.
 fn apply_decision(unit: Unit, decision: Decision, request: &PlanRequest) -> UnitPlan {
-    let asked = request.factor_type;
+    let requested = request.factor_type;
     let mut notes = decision.notes;
     let (dense, of_dense) = dense_form(&unit.members, request.dense_type_of_selected());
     // With the dense type of the projections, if any.
@@ -336,11 +336,14 @@ fn apply_decision(unit: Unit, decision: Decision, request: &PlanRequest) -> Unit
         }
     };
     let exempt = unit.exact_type(request).is_some();
-    for (what, cols, dtype) in factors.into_iter().filter(|(.., dtype)| *dtype != asked) {
+    for (what, cols, dtype) in factors
+        .into_iter()
+        .filter(|(.., dtype)| *dtype != requested)
+    {
         notes.push(if exempt {
-            format!("{what} in {dtype} instead of {asked}: exempt channels are exact there")
+            format!("{what} in {dtype} instead of {requested}: exempt channels are exact there")
         } else {
-            fallback_note(what, dtype.into(), asked.into(), cols)
+            fallback_note(what, dtype.into(), requested.into(), cols)
         });
     }
     let (before, after) = (compared.bytes(&unit.members), form.bytes(&unit.members));
@@ -486,11 +489,11 @@ impl Plan {
             MatrixId::Head => (2, 0),
         };
         let of = |unit: &UnitPlan| unit.members.first().map(|member| block(member.matrix));
-        let wanted = Some(block(matrix));
-        let first = self.units.partition_point(|unit| of(unit) < wanted);
+        let target = Some(block(matrix));
+        let first = self.units.partition_point(|unit| of(unit) < target);
         self.units[first..]
             .iter()
-            .take_while(|unit| of(unit) == wanted)
+            .take_while(|unit| of(unit) == target)
             .find(|unit| unit.members.iter().any(|member| member.matrix == matrix))
     }
 

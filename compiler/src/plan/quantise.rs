@@ -8,6 +8,7 @@
 use htc_formats::DType;
 use htc_formats::model::{HyperParameters, MatrixId};
 
+use super::evidence::curve_of;
 use super::form::MatrixForm;
 use super::knapsack::{Candidate, core, pareto_front, pareto_sums, solve, spend_remainder};
 use super::unit::{UnitMatrix, UnitPlan, is_router, projections};
@@ -33,8 +34,8 @@ pub(super) fn allocate(
     source_type: &impl SourceTypes,
 ) -> Result<(Vec<UnitPlan>, f64), PlanError> {
     let lacking = |needs, remedy| PlanError::NoMeasurement { needs, remedy };
-    let (beside, budget) = match (request.budget, evidence.overhead_bytes) {
-        (Budget::FileSize(total), Some(beside)) => (beside, total.saturating_sub(beside)),
+    let (overhead, budget) = match (request.budget, evidence.overhead_bytes) {
+        (Budget::FileSize(total), Some(overhead)) => (overhead, total.saturating_sub(overhead)),
         (Budget::Bytes(total), _) => (0, total),
         (Budget::FileSize(_) | Budget::Bits(_) | Budget::Ratio(_), None) => {
             let needs = "the bytes of the file beside its matrices";
@@ -56,7 +57,7 @@ pub(super) fn allocate(
     let closest = least_loss_units(&members, &choices, curves, &evidence.shared, budget);
     closest.ok_or_else(|| PlanError::FileTooSmall {
         budget: request.budget,
-        smallest: least_bytes(&members, &choices, &evidence.shared) + beside,
+        smallest: least_bytes(&members, &choices, &evidence.shared) + overhead,
     })
 }
 
@@ -309,7 +310,7 @@ pub fn losses<'a>(
         members.map(move |(index, member)| (unit, index, member))
     });
     members.filter_map(|(unit, index, member)| {
-        let own = || curves.iter().find(|curve| curve.matrix == member.matrix);
+        let own = || curve_of(curves, member.matrix);
         let loss = match &unit.form {
             MatrixForm::Unchanged => own().map(|_| 0.0)?,
             form @ MatrixForm::SharedBasis { .. } => {
@@ -338,7 +339,7 @@ fn candidate_forms(member: &UnitMatrix, curves: &[LossCurve]) -> Vec<Candidate> 
         form,
         loss,
     };
-    let measured = curves.iter().find(|curve| curve.matrix == member.matrix);
+    let measured = curve_of(curves, member.matrix);
     let points = measured.map_or(&[][..], |curve| &curve.points);
     let new = |form: &MatrixForm| !matches!(form, MatrixForm::Dense { weight } if *weight == member.source_type);
     let dense = points
@@ -350,7 +351,7 @@ fn candidate_forms(member: &UnitMatrix, curves: &[LossCurve]) -> Vec<Candidate> 
 
 fn intermediate_forms(member: &UnitMatrix, curves: &[LossCurve]) -> Vec<Candidate> {
     let members = std::slice::from_ref(member);
-    let measured = curves.iter().find(|curve| curve.matrix == member.matrix);
+    let measured = curve_of(curves, member.matrix);
     let points = measured.map_or(&[][..], |curve| &curve.intermediate).iter();
     let finite = points.filter(|point| point.loss.is_finite());
     finite

@@ -1,5 +1,7 @@
 //! Allocates bytes to refinements.
 
+use std::collections::HashMap;
+
 use htc_formats::bands::{CodeLayout, Codes};
 use htc_formats::model::MatrixId;
 
@@ -32,10 +34,12 @@ pub fn choose_refinements(
     curves: &[LossCurve],
     budget: u64,
 ) -> Result<Vec<Refinement>, PlanError> {
+    let curves: HashMap<MatrixId, &LossCurve> =
+        curves.iter().map(|curve| (curve.matrix, curve)).collect();
     let mut choices = Vec::with_capacity(members.len());
     for member in members {
-        let curve = curves.iter().find(|curve| curve.matrix == member.matrix);
-        let of = curve
+        let of = curves
+            .get(&member.matrix)
             .map(|curve| candidate_refinements(member, curve))
             .filter(|of| !of.is_empty());
         choices.push(of.ok_or(PlanError::NoMeasurement {

@@ -47,14 +47,14 @@ impl Unit {
     /// Returns the factored form of a rank in the requested type, or in the types that it falls
     /// back to.
     pub(super) fn factored_form(&self, request: &PlanRequest, rank: usize) -> MatrixForm {
-        let asked = request.factor_type;
+        let requested = request.factor_type;
         let (first, second) = match self.exact_type(request) {
             // Zeros and ones are exact in any floating-point type.
-            Some(exact) if asked.block_len() > 1 => (DType::F16, exact),
-            Some(exact) => (asked, exact),
+            Some(exact) if requested.block_len() > 1 => (DType::F16, exact),
+            Some(exact) => (requested, exact),
             None => (
-                factor_type_for(asked, self.cols),
-                factor_type_for(asked, rank),
+                factor_type_for(requested, self.cols),
+                factor_type_for(requested, rank),
             ),
         };
         MatrixForm::factored(request.method, rank, first, second)

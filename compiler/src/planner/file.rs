@@ -76,13 +76,13 @@ impl ArtifactParts<'_> {
     }
 }
 
-/// Converts bits per weight, and a ratio of `bytes`, to the size of a file.
-pub(crate) fn to_file_budget(budget: Budget, source: &ModelFile, bytes: u64) -> Budget {
+/// Converts bits per weight, and a ratio of the source's bytes, to the size of a file.
+pub(crate) fn to_file_budget(budget: Budget, source: &ModelFile) -> Budget {
     let tensors = source.tensors.iter();
     let parameters: u64 = tensors.map(|t| t.rows as u64 * t.cols as u64).sum();
     match budget {
         Budget::Bits(bits) => Budget::FileSize((bits / 8.0 * parameters as f64) as u64),
-        Budget::Ratio(ratio) => Budget::FileSize((ratio * bytes as f64) as u64),
+        Budget::Ratio(ratio) => Budget::FileSize((ratio * source.size() as f64) as u64),
         other => other,
     }
 }
@@ -91,30 +91,30 @@ pub(crate) fn to_file_budget(budget: Budget, source: &ModelFile, bytes: u64) -> 
 /// depend on the plan, and returns the largest result of at most `total` bytes.
 pub(super) fn fit_to_size<T>(
     total: u64,
-    mut beside: u64,
+    mut overhead: u64,
     mut make: impl FnMut(u64) -> Result<(u64, T), PlanError>,
 ) -> Result<Option<T>, PlanError> {
     let mut best: Option<(u64, T)> = None;
     // Every file that is too large increases the reserve.
-    let (mut slack, mut turns) = (SLACK, 0);
-    while turns < MAX_ITERATIONS {
-        let (bytes, made) = match make(beside) {
+    let (mut slack, mut iterations) = (SLACK, 0);
+    while iterations < MAX_ITERATIONS {
+        let (bytes, made) = match make(overhead) {
             Err(_) if best.is_some() => break,
             made => made?,
         };
         if bytes > total {
-            beside += (bytes - total) + slack;
+            overhead += (bytes - total) + slack;
             slack *= 2;
             if best.is_none() && slack <= LARGEST_SLACK {
                 continue;
             }
         } else {
-            beside = beside.saturating_sub(total - bytes);
+            overhead = overhead.saturating_sub(total - bytes);
             if best.as_ref().is_none_or(|(before, _)| bytes > *before) {
                 best = Some((bytes, made));
             }
         }
-        turns += 1;
+        iterations += 1;
     }
     Ok(best.map(|(_, made)| made))
 }

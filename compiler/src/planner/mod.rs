@@ -28,7 +28,7 @@ pub struct Planner<'a> {
 /// Request and evidence from which plans are computed.
 #[derive(Clone, Debug)]
 struct PlanEvidence<'a> {
-    /// Its budget is a file size if the size is distributed.
+    /// The request; with `quantise`, its budget is converted to a file size.
     request: PlanRequest,
     measured: Evidence,
     parts: ArtifactParts<'a>,
@@ -211,7 +211,7 @@ impl PlanEvidence<'_> {
     /// requested.
     fn best_uniform_plan(&self, request: &PlanRequest) -> Result<Option<Plan>, PlanError> {
         let source = self.parts.source;
-        let budget = to_file_budget(request.budget, source, source.size());
+        let budget = to_file_budget(request.budget, source);
         let Some(total) = budget.file_size().filter(|_| self.sizes_file()) else {
             return Ok(None);
         };
@@ -319,16 +319,19 @@ impl PlanEvidence<'_> {
     }
 
     fn predicted_ratio(&self, limit: QualityLimit) -> Option<f64> {
+        if !self.sizes_file() {
+            return None;
+        }
         // Measured losses exceed summed ones. A relative increase of the perplexity is about equal
         // to the divergence.
         let nats = limit.kl.into_iter().chain(limit.perplexity_increase);
-        let wanted = 0.6 * nats.min_by(f64::total_cmp).filter(|_| self.sizes_file())?;
+        let target = 0.6 * nats.min_by(f64::total_cmp)?;
         let (mut fails, mut holds) = (0.0, 1.0);
         for _ in 0..BISECTION_STEPS {
             let middle = 0.5 * (fails + holds);
             let loss = self.plan_at_ratio(middle).ok();
             let loss = loss.and_then(|plan| plan.estimated_loss());
-            if loss.is_some_and(|loss| loss <= wanted) {
+            if loss.is_some_and(|loss| loss <= target) {
                 holds = middle
             } else {
                 fails = middle
@@ -343,7 +346,7 @@ impl PlanEvidence<'_> {
         if !self.sizes_file() {
             return plan::compute(hyper, request, &self.measured, types);
         }
-        request.budget = match to_file_budget(request.budget, source, source.size()) {
+        request.budget = match to_file_budget(request.budget, source) {
             // An artifact with few weights may be larger than the source.
             Budget::FileSize(total) if total == source.size() => {
                 Budget::FileSize(parts.unchanged_bytes(&request)?)

@@ -65,13 +65,13 @@ impl LowRankSummary {
 impl fmt::Display for LowRankSummary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let LowRankSummary {
-            candidates: looked,
-            evaluated: in_earnest,
+            candidates,
+            evaluated,
             ..
         } = self;
         write!(
             f,
-            "low rank: {in_earnest} of {looked} projections and groups of projections looked at in earnest"
+            "low rank: evaluated {evaluated} of {candidates} candidates"
         )?;
         match &self.closest {
             Some((label, found)) if *found >= MARGIN => write!(
@@ -87,10 +87,10 @@ impl fmt::Display for LowRankSummary {
 /// limit, and less than the input width.
 pub(crate) fn rows_for_bound(rows: usize, cols: usize) -> usize {
     let largest = rows * cols / (rows + cols).max(1);
-    let wanted = (largest as f64 / COVERED_RANKS).ceil() as usize;
+    let target = (largest as f64 / COVERED_RANKS).ceil() as usize;
     let most = MAX_PRODUCTS / (cols * cols).max(1);
     let most = most.min(MAX_ROWS).min(rows).min(cols.saturating_sub(1));
-    wanted.min(most)
+    target.min(most)
 }
 
 /// Energy of projections by component.
@@ -120,7 +120,7 @@ impl LowRankCandidates {
 impl EnergySpectrum {
     /// Computes the spectrum of projections with the same input.
     pub fn of_projections(
-        looked: CurveInputs<'_>,
+        inputs: CurveInputs<'_>,
         reads: &[MatrixCosts<'_>],
     ) -> Result<Option<EnergySpectrum>, UnitError> {
         let first = reads.first().and_then(|read| Some((read, read.moment()?)));
@@ -129,18 +129,18 @@ impl EnergySpectrum {
         };
         let outs: usize = reads.iter().map(|read| read.member.rows).sum();
         let cols = first.member.cols;
-        let wanted = rows_for_bound(outs, cols);
+        let target = rows_for_bound(outs, cols);
         let (mut seen, mut values) = (0, Vec::new());
         for read in reads {
             let [cost] = &read.costs[..] else {
                 return Ok(None);
             };
-            let sampled_rows = (wanted * read.member.rows / outs.max(1)).max(1);
+            let sampled_rows = (target * read.member.rows / outs.max(1)).max(1);
             let work = EffortSettings {
                 sampled_rows,
-                ..looked.treatment.effort().settings()
+                ..inputs.treatment.effort().settings()
             };
-            let sample = read.sample(looked, work)?;
+            let sample = read.sample(inputs, work)?;
             values.extend(sample.weighted_rows(&sample.values, cost));
             seen += sample.rows;
         }
@@ -153,7 +153,7 @@ impl EnergySpectrum {
         // The loss is measured without shrinkage.
         let gauge = Gauge::whiten(moment, 0.0).map_err(failed)?;
         let values =
-            gauged_singular_values(weight, &gauge, looked.treatment.algebra()).map_err(failed)?;
+            gauged_singular_values(weight, &gauge, inputs.treatment.algebra()).map_err(failed)?;
         let told = if seen >= outs {
             values.len()
         } else {

@@ -44,13 +44,13 @@ pub type MeasuredCurves = (Vec<LossCurve>, Vec<SharedLossCurve>, Option<String>)
 
 /// Measures the curves of matrices, those of shared bases, and a summary of low-rank candidates.
 pub fn measure(
-    looked: CurveInputs<'_>,
+    inputs: CurveInputs<'_>,
     threads: usize,
     watch: Progress,
 ) -> Result<MeasuredCurves, MakeError> {
-    let members = looked.members;
-    let of_source = || MakeError::with_source_path(looked.source.file());
-    let groups = if looked.considers_factors() {
+    let members = inputs.members;
+    let of_source = || MakeError::with_source_path(inputs.source.file());
+    let groups = if inputs.considers_factors() {
         rank::groups(members)
     } else {
         Vec::new()
@@ -65,13 +65,17 @@ pub fn measure(
         threads,
         members.len(),
         members.len(),
-        |index| match members[index].matrix {
-            matrix if plan::is_router(matrix) => Ok((unchanged_curve(matrix), None)),
-            _ => matrix_curve(looked, &members[index]).map_err(of_source()),
+        |index| {
+            let matrix = members[index].matrix;
+            if plan::is_router(matrix) {
+                Ok((unchanged_curve(matrix), None))
+            } else {
+                matrix_curve(inputs, &members[index]).map_err(of_source())
+            }
         },
-        |index, (curve, looked)| {
-            watch.step_done(members[index].matrix.name())?;
-            closest.add(&members[index..=index], looked);
+        |index, (curve, ratio)| {
+            watch.step_done(&plan::label(&members[index..=index]))?;
+            closest.add(&members[index..=index], ratio);
             curves.push(curve);
             Ok::<(), MakeError>(())
         },
@@ -81,15 +85,15 @@ pub fn measure(
         threads,
         groups.len(),
         groups.len(),
-        |index| group_curve(looked, &groups[index], &curves).map_err(of_source()),
-        |index, (curve, looked)| {
+        |index| group_curve(inputs, &groups[index], &curves).map_err(of_source()),
+        |index, (curve, ratio)| {
             watch.step_done(&plan::label(&groups[index]))?;
-            closest.add(&groups[index], looked);
+            closest.add(&groups[index], ratio);
             shared.extend(curve);
             Ok::<(), MakeError>(())
         },
     )?;
-    let told = looked.considers_factors().then(|| closest.to_string());
+    let told = inputs.considers_factors().then(|| closest.to_string());
     Ok((curves, shared, told))
 }
 
@@ -104,22 +108,22 @@ pub(super) struct MatrixCosts<'a> {
     pub member: &'a UnitMatrix,
     pub tensor: &'a ModelTensor,
     pub place: Option<CalibratedInput>,
-    inputs: Option<InputStatistics>,
+    statistics: Option<InputStatistics>,
     pub costs: Vec<ErrorCost>,
 }
 
 impl<'a> MatrixCosts<'a> {
-    fn new(looked: CurveInputs<'a>, member: &'a UnitMatrix) -> Result<MatrixCosts<'a>, UnitError> {
-        let source = looked.source;
+    fn new(inputs: CurveInputs<'a>, member: &'a UnitMatrix) -> Result<MatrixCosts<'a>, UnitError> {
+        let source = inputs.source;
         let matrix = member.matrix;
         let role = matrix.weight();
         let tensor = source.tensor(role).ok_or(UnitError::Missing(role))?;
         let place = plan::activation_point(matrix, source.tensor(Role::Output).is_none());
-        let inputs = place.map(|place| looked.treatment.inputs(place));
+        let statistics = place.map(|place| inputs.treatment.inputs(place));
         let failed = |source| factorise_error(tensor, source);
-        let inputs = inputs.transpose().map_err(failed)?.flatten();
-        let moment = inputs.as_ref().map(InputStatistics::second_moment);
-        let costs = match looked.gradients {
+        let statistics = statistics.transpose().map_err(failed)?.flatten();
+        let moment = statistics.as_ref().map(InputStatistics::second_moment);
+        let costs = match inputs.gradients {
             Some(gradients) => costs(gradients, source.order(), matrix, place, moment)?,
             None => Vec::new(),
         };
@@ -127,14 +131,14 @@ impl<'a> MatrixCosts<'a> {
             member,
             tensor,
             place,
-            inputs,
+            statistics,
             costs,
         })
     }
 
     /// Returns the second moment of the inputs.
     pub fn moment(&self) -> Option<SecondMoment<'_>> {
-        self.inputs.as_ref().map(InputStatistics::second_moment)
+        self.statistics.as_ref().map(InputStatistics::second_moment)
     }
 
     /// Returns the loss of all rows for given stored values of the sample.
@@ -147,11 +151,11 @@ impl<'a> MatrixCosts<'a> {
 
     pub fn sample(
         &self,
-        looked: CurveInputs<'_>,
+        inputs: CurveInputs<'_>,
         effort: EffortSettings,
     ) -> Result<RowSample, UnitError> {
         let all: Vec<u32> = (0..self.tensor.rows as u32).collect();
-        RowSample::draw(looked.source, self.tensor, &all, &self.costs, effort)
+        RowSample::draw(inputs.source, self.tensor, &all, &self.costs, effort)
     }
 }
 
@@ -163,15 +167,15 @@ pub(super) fn factorise_error(tensor: &ModelTensor, source: FactoriseError) -> U
 }
 
 fn group_curve(
-    looked: CurveInputs<'_>,
+    inputs: CurveInputs<'_>,
     members: &[UnitMatrix],
     curves: &[LossCurve],
 ) -> Result<(Option<SharedLossCurve>, Option<f64>), UnitError> {
     let each: Result<Vec<MatrixCosts<'_>>, UnitError> = members
         .iter()
-        .map(|member| MatrixCosts::new(looked, member))
+        .map(|member| MatrixCosts::new(inputs, member))
         .collect();
-    rank::shared_basis_curve(looked, &each?, curves)
+    rank::shared_basis_curve(inputs, &each?, curves)
 }
 
 /// The others lose more than column groups of the same size.
@@ -201,7 +205,7 @@ fn unchanged_curve(matrix: MatrixId) -> LossCurve {
 
 /// Returns the loss curve, and the ratio of the low-rank bound to the codes' loss.
 fn matrix_curve(
-    looked: CurveInputs<'_>,
+    inputs: CurveInputs<'_>,
     member: &UnitMatrix,
 ) -> Result<(LossCurve, Option<f64>), UnitError> {
     let CurveInputs {
@@ -209,9 +213,9 @@ fn matrix_curve(
         treatment,
         codes,
         ..
-    } = looked;
+    } = inputs;
     let matrix = member.matrix;
-    let read = MatrixCosts::new(looked, member)?;
+    let read = MatrixCosts::new(inputs, member)?;
     let (tensor, place) = (read.tensor, read.place);
     let feedback = match place {
         Some(place) => treatment
@@ -220,7 +224,7 @@ fn matrix_curve(
         None => None,
     };
     let effort = treatment.effort().settings();
-    let sample = read.sample(looked, effort)?;
+    let sample = read.sample(inputs, effort)?;
     let mut points = Vec::new();
     let loss = |stored: &[f32]| read.loss(&sample, stored);
     for dtype in types(member, codes) {
@@ -271,7 +275,7 @@ fn matrix_curve(
         read: &read,
         feedback: feedback.as_deref(),
         codes: codes.column_group_codes(),
-        rotated: looked.rotated,
+        rotated: inputs.rotated,
     };
     let in_bands = bands::points(&matrix_of, &all, &of_classes)?;
     points.extend(in_bands.all);
@@ -280,8 +284,8 @@ fn matrix_curve(
         points,
         intermediate: in_bands.intermediate,
     };
-    let closest = if looked.considers_factors() && matrix.projection().is_some() {
-        rank::add_factors(looked, &read, &sample, &mut curve)?
+    let closest = if inputs.considers_factors() && matrix.projection().is_some() {
+        rank::add_factors(inputs, &read, &sample, &mut curve)?
     } else {
         None
     };

@@ -8,17 +8,15 @@ use std::sync::Arc;
 use htc_formats::model::{ActivationPoint, BlockInput};
 
 use crate::calibrate::StoredLayer;
-use crate::gradient::shares::COMMON;
+use crate::gradient::shares::COMMON_SHARE;
 use crate::plan::Unit;
 
 /// Returns the share of the positions that a unit reads.
-pub fn read_share(unit: &Unit, layers: &[Arc<StoredLayer>]) -> f64 {
+pub fn position_share(unit: &Unit, layers: &[Arc<StoredLayer>]) -> f64 {
     let projection = unit.members.first().and_then(|member| member.projection());
-    match (projection, layers.get(unit.layer)) {
-        (Some(projection), Some(layer)) => match projection.expert() {
-            Some(expert) => share_of_expert(layer.counts(), expert),
-            None => 1.0,
-        },
+    let expert = projection.and_then(|projection| projection.expert());
+    match (expert, layers.get(unit.layer)) {
+        (Some(expert), Some(layer)) => share_of_expert(layer.counts(), expert),
         _ => 1.0,
     }
 }
@@ -44,7 +42,7 @@ fn share_of_expert(counts: impl Iterator<Item = (BlockInput, u64)>, expert: u16)
     }
     let share = |rows: f64| rows / positions as f64;
     let mean = share(sum as f64 / experts.max(1) as f64);
-    (1.0 - COMMON) * share(own as f64) + COMMON * mean
+    (1.0 - COMMON_SHARE) * share(own as f64) + COMMON_SHARE * mean
 }
 
 #[cfg(test)]

@@ -74,11 +74,11 @@ pub fn measure(
             .unzip();
         evidence.branches = Some(branches);
         evidence.variance = Some(variance);
-        let reads = measured
+        let shares = measured
             .units
             .iter()
-            .map(|unit| experts::read_share(unit, &calibration.layers));
-        evidence.reads = Some(reads.collect());
+            .map(|unit| experts::position_share(unit, &calibration.layers));
+        evidence.position_shares = Some(shares.collect());
     }
     let calibrated = measured.calibration.is_some();
     if request.method == Method::Quantise {
@@ -89,7 +89,7 @@ pub fn measure(
         let treatment = treatment.with_effort(request.effort);
         let treatment = treatment.with_gradients(measured.gradients);
         let members = plan::matrices(&measured.source.hyper, &ModelFileTypes(measured.source));
-        let looked = CurveInputs {
+        let inputs = CurveInputs {
             source: &measured.ordered(),
             members: &members,
             treatment: &treatment,
@@ -98,7 +98,7 @@ pub fn measure(
             low_rank: request.codes.evaluates_factors(),
             rotated: request.codes.rotates(),
         };
-        let (curves, shared, told) = curves::measure(looked, measured.threads(), watch)?;
+        let (curves, shared, told) = curves::measure(inputs, measured.threads(), watch)?;
         evidence.factor_summary = told;
         evidence.curves = Some(curves);
         evidence.shared = shared;
@@ -141,7 +141,7 @@ pub fn refinements(
 ) -> Result<Vec<LossCurve>, MakeError> {
     let treatment = measured.treatment(Treatment::default());
     let treatment = treatment.with_permutation(measured.order);
-    let looked = CurveInputs {
+    let inputs = CurveInputs {
         source: &measured.ordered().minus(base),
         members,
         treatment: &treatment.with_effort(request.effort),
@@ -153,7 +153,7 @@ pub fn refinements(
         low_rank: false,
         rotated: request.codes.rotates(),
     };
-    Ok(curves::measure(looked, measured.threads(), watch)?.0)
+    Ok(curves::measure(inputs, measured.threads(), watch)?.0)
 }
 
 /// Branches are relative to `E‖h‖²`, by which the next norm divides: RMSNorm does not subtract the

@@ -28,13 +28,13 @@ pub(super) fn groups(members: &[UnitMatrix]) -> Vec<Vec<UnitMatrix>> {
 
 /// Returns the smallest ratio of the bound to the codes' loss.
 pub(super) fn add_factors(
-    looked: CurveInputs<'_>,
+    inputs: CurveInputs<'_>,
     read: &MatrixCosts<'_>,
     sample: &RowSample,
     curve: &mut LossCurve,
 ) -> Result<Option<f64>, UnitError> {
     let reads = std::slice::from_ref(read);
-    let Some(spectrum) = EnergySpectrum::of_projections(looked, reads)? else {
+    let Some(spectrum) = EnergySpectrum::of_projections(inputs, reads)? else {
         return Ok(None);
     };
     let members = std::slice::from_ref(read.member);
@@ -45,13 +45,13 @@ pub(super) fn add_factors(
     if screened.forms.is_empty() {
         return Ok(Some(screened.closest));
     }
-    let weight = dense_weight(looked.source, read.member)?;
+    let weight = dense_weight(inputs.source, read.member)?;
     let weight = weight_of(read.member, &weight);
-    let gauge = gauge(looked, read)?;
+    let gauge = gauge(inputs, read)?;
     let options = LowRankOptions {
         method: decomposition_path(read.member.projection(), &gauge),
         input: &gauge,
-        algebra: looked.treatment.algebra(),
+        algebra: inputs.treatment.algebra(),
         ..LowRankOptions::default()
     };
     let found = low_rank_with(weight, screened.largest(), &options);
@@ -74,11 +74,11 @@ pub(super) fn add_factors(
 /// Measures a shared basis; returns its curve and the smallest ratio of the bound to the codes'
 /// loss.
 pub(super) fn shared_basis_curve(
-    looked: CurveInputs<'_>,
+    inputs: CurveInputs<'_>,
     reads: &[MatrixCosts<'_>],
     curves: &[LossCurve],
 ) -> Result<(Option<SharedLossCurve>, Option<f64>), UnitError> {
-    let Some(spectrum) = EnergySpectrum::of_projections(looked, reads)? else {
+    let Some(spectrum) = EnergySpectrum::of_projections(inputs, reads)? else {
         return Ok((None, None));
     };
     let members: Vec<UnitMatrix> = reads.iter().map(|read| *read.member).collect();
@@ -89,20 +89,20 @@ pub(super) fn shared_basis_curve(
     let (Some(first), false) = (reads.first(), screened.forms.is_empty()) else {
         return Ok((None, Some(screened.closest)));
     };
-    let dense = members.iter().map(|one| dense_weight(looked.source, one));
+    let dense = members.iter().map(|one| dense_weight(inputs.source, one));
     let dense: Vec<Vec<f32>> = dense.collect::<Result<_, _>>()?;
     let weights = members.iter().zip(&dense);
     let weights: Vec<Weight<'_>> = weights.map(|(one, of)| weight_of(one, of)).collect();
     let options = BasisOptions {
-        gauge: &*gauge(looked, first)?,
-        algebra: looked.treatment.algebra(),
+        gauge: &*gauge(inputs, first)?,
+        algebra: inputs.treatment.algebra(),
         ..BasisOptions::default()
     };
     let largest = screened.largest();
     let found = shared_basis_with(&weights, largest, &options);
     let found = found.map_err(|error| factorise_error(first.tensor, error))?;
-    let effort = looked.treatment.effort().settings();
-    let samples = reads.iter().map(|read| read.sample(looked, effort));
+    let effort = inputs.treatment.effort().settings();
+    let samples = reads.iter().map(|read| read.sample(inputs, effort));
     let samples: Vec<RowSample> = samples.collect::<Result<_, _>>()?;
     let points = screened.forms.into_iter().filter_map(|form| {
         let each = reads.iter().zip(&samples).zip(&found.projected);
@@ -135,10 +135,10 @@ fn weight_of<'a>(member: &UnitMatrix, values: &'a [f32]) -> Weight<'a> {
 }
 
 fn gauge(
-    looked: CurveInputs<'_>,
+    inputs: CurveInputs<'_>,
     read: &MatrixCosts<'_>,
 ) -> Result<std::sync::Arc<Gauge>, UnitError> {
-    let gauge = read.place.map(|place| looked.treatment.gauge(place));
+    let gauge = read.place.map(|place| inputs.treatment.gauge(place));
     let gauge = gauge.transpose();
     Ok(gauge
         .map_err(|error| factorise_error(read.tensor, error))?

@@ -101,9 +101,9 @@ const LARGEST_EXPONENT: f64 = 30.0;
 /// Share of the inclusion probability that is spread evenly, because costs are estimates.
 const UNIFORM_FRACTION: f64 = 0.2;
 
-/// Inclusion probabilities for about `wanted` rows, by cost: a thousandth of the vocabulary has
+/// Inclusion probabilities for about `target` rows, by cost: a thousandth of the vocabulary has
 /// most of it.
-fn inclusion_probabilities(costs: &[ErrorCost], rows: &[u32], wanted: usize) -> Vec<f64> {
+fn inclusion_probabilities(costs: &[ErrorCost], rows: &[u32], target: usize) -> Vec<f64> {
     let mut parts = vec![0.0; rows.len()];
     let mut all = 0.0;
     for cost in costs {
@@ -125,15 +125,15 @@ fn inclusion_probabilities(costs: &[ErrorCost], rows: &[u32], wanted: usize) -> 
             even
         };
     }
-    let (mut certain, mut factor) = (0, wanted as f64);
+    let (mut certain, mut factor) = (0, target as f64);
     loop {
         let found = parts.iter().filter(|part| *part * factor >= 1.0).count();
-        if found <= certain || found >= wanted {
+        if found <= certain || found >= target {
             break;
         }
         certain = found;
         let rest: f64 = parts.iter().filter(|part| *part * factor < 1.0).sum();
-        factor = (wanted - certain) as f64 / rest;
+        factor = (target - certain) as f64 / rest;
     }
     parts.iter().map(|part| (part * factor).min(1.0)).collect()
 }

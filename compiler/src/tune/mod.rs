@@ -172,11 +172,11 @@ impl TuningInputs<'_> {
         watch.report(Event::Tuning(self.steps.saturating_sub(state.step)));
         if !self.is_over(&state) {
             let cpu = Cpu::with_threads(self.threads)?;
-            let beside =
+            let distillation =
                 |made| Distillation::new([self.source, made], cpu.clone(), self.context(), watch);
             let mut ends = DistillationPair {
-                whole: beside(self.compiled),
-                bases: self.bases.map(beside),
+                whole: distillation(self.compiled),
+                bases: self.bases.map(distillation),
             };
             let tokens = held_out.tokens_at(0..held_out.tokens());
             let expected = ends.whole.expected(tokens)?;

@@ -306,7 +306,7 @@ impl<'a> Factoriser<'a> {
 /// cheaper path gives the same factors up to rounding. Under a full gauge the SVD would need the
 /// gauge's root, which is as wide as the hidden layer; `W C Wᵀ` is narrower.
 pub(crate) fn decomposition_path(projection: Option<ProjectionKind>, gauge: &Gauge) -> SvdMethod {
-    match (projection, gauge) {
+    match (projection.map(ProjectionKind::dense), gauge) {
         (Some(ProjectionKind::Down), Gauge::None) => SvdMethod::Svd,
         _ => SvdMethod::Auto,
     }

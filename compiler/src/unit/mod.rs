@@ -28,7 +28,7 @@ use crate::plan::{MatrixForm, UnitMatrix, UnitPlan};
 
 pub use error::MakeError;
 pub(crate) use factor::decomposition_path;
-pub(crate) use treatment::truncated_projections;
+pub(crate) use treatment::{CACHE_CAPACITY, truncated_projections};
 pub use treatment::{InputStatistics, ModelTreatment};
 
 /// Result of [`factorise`].

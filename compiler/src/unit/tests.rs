@@ -17,7 +17,7 @@ use crate::codes::BlockCoder;
 use crate::event::Progress;
 use crate::gradient::{Gradients, gradients};
 use crate::math::codes::{ColumnEnergies, QuantisationGuide, RowFeedback, TileCoder};
-use crate::math::{ErrorFeedback, Host, Weight};
+use crate::math::{ErrorFeedback, Gauge, Host, SvdMethod, Weight};
 use crate::options::{CalibrationOptions, Effort, Treatment};
 
 const SOURCE: Digest = Digest([7; 32]);
@@ -25,6 +25,18 @@ const SOURCE: Digest = Digest([7; 32]);
 fn demo(name: &str) -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../assets/demo");
     root.join(name)
+}
+
+#[test]
+fn down_projections_of_experts_are_decomposed_like_dense_ones() {
+    for projection in [ProjectionKind::Down, ProjectionKind::ExpertDown(7)] {
+        let path = |gauge| decomposition_path(Some(projection), &gauge);
+        assert_eq!(path(Gauge::None), SvdMethod::Svd);
+        assert_eq!(
+            path(Gauge::activation(&[1.0, 4.0], 1.0).unwrap()),
+            SvdMethod::Auto
+        );
+    }
 }
 
 struct Measured {

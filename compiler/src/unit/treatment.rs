@@ -19,7 +19,7 @@ use crate::order::{ChannelPermutation, PermutedSource, permuted, permuted_moment
 use crate::plan::{MatrixForm, Plan, UnitPlan};
 
 /// Number of cached gauges: those of a layer and of the next, as several threads work.
-const CACHE_CAPACITY: usize = 8;
+pub(crate) const CACHE_CAPACITY: usize = 8;
 
 /// Lazily computed value per input, by the first thread that requests it; the most recent inputs
 /// are cached.
@@ -342,12 +342,12 @@ impl<'a> ModelTreatment<'a> {
 }
 
 fn is_wide(place: CalibratedInput) -> bool {
-    let CalibratedInput::Site { site, .. } = place else {
-        return false;
-    };
     matches!(
-        site,
-        ActivationPoint::FfnHidden | ActivationPoint::ExpertHidden(_)
+        place,
+        CalibratedInput::Site {
+            site: ActivationPoint::FfnHidden | ActivationPoint::ExpertHidden(_),
+            ..
+        }
     )
 }
 

@@ -91,3 +91,11 @@ fn dense_moments_are_not_shrunk() {
     assert_eq!(found[0].mean, [2.0, 3.0]);
     assert_eq!(found[0].second, [5.0, 7.0, 10.0]);
 }
+
+#[test]
+fn experts_without_a_pooled_moment_are_not_shrunk() {
+    let x = [1.0, 2.0, 3.0, 4.0];
+    let found = moments(&[site(ActivationPoint::ExpertInput(0), &x, 2)]);
+    assert_eq!(found[0].mean, [2.0, 3.0]);
+    assert_eq!(found[0].second, [5.0, 7.0, 10.0]);
+}

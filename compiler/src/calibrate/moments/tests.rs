@@ -154,3 +154,16 @@ fn moments_without_vectors_are_zero() {
     assert_eq!((moments.count(), moments.mean()), (0, vec![0.0; 2]));
     assert_eq!(moments.second_moment(), vec![0.0; 3]);
 }
+
+#[test]
+fn trace_is_the_sum_of_the_diagonal() {
+    let cpu = Cpu::with_threads(1).unwrap();
+    for order in [1, 7, TILE, 2 * TILE + 3] {
+        let mut moments = MomentSums::new(order);
+        moments.add(&cpu, &numbers(order * 9));
+        let second = moments.second_moment();
+        let diagonal = (0..order).map(|i| second[diagonal_index(i)]);
+        assert_eq!(moments.trace(), diagonal.sum::<f64>());
+        assert_eq!(diagonal_index(order - 1), second.len() - 1);
+    }
+}

@@ -1,8 +1,10 @@
 use std::path::Path;
 
 use htc_formats::DType;
+use htc_formats::model::Experts;
 
 use super::*;
+use crate::calibrate::tests::hyper;
 use crate::options::Effort;
 
 const SPEED: Speed = Speed::from_rates(1e6, 1e3);
@@ -75,4 +77,47 @@ fn seconds_follow_speed_threads_and_work() {
     assert_eq!(tuning(0), 0.0);
     let [first, second] = [40, 60].map(|steps| tuning(steps) - tuning(steps - 20));
     assert!(first > 0.0 && close(first, second), "{first} {second}");
+}
+
+#[test]
+fn costs_of_experts_count_the_positions_that_they_read() {
+    let mut hyper = hyper();
+    let member = |projection| unit(projection, MatrixForm::Unchanged).members[0];
+    let (down, expert) = (
+        member(ProjectionKind::Down),
+        member(ProjectionKind::ExpertDown(3)),
+    );
+    let together = gradient::outputs_together(8) as f64;
+    let costs = |hyper: &HyperParameters, member: &UnitMatrix| {
+        let sums = gradient_sums(hyper, member);
+        [projection_weights(hyper, member), sums]
+    };
+    hyper.forward.experts = Some(Experts {
+        count: 8,
+        used: 2,
+        ffn: 256,
+        normalised: true,
+    });
+    assert_eq!(costs(&hyper, &down), [8.0 * 256.0, 8.0 * together]);
+    assert_eq!(costs(&hyper, &expert), [2.0 * 256.0, 2.0 * together]);
+    let embedding = UnitMatrix {
+        matrix: MatrixId::Embedding,
+        ..down
+    };
+    assert_eq!(costs(&hyper, &embedding), [0.0, 0.0]);
+}
+
+#[test]
+fn each_input_of_an_expert_is_factored_once() {
+    let factor = 256.0_f64.powi(3);
+    for (projection, count) in [
+        (ProjectionKind::ExpertGate(1), 1.0),
+        (ProjectionKind::ExpertUp(1), 0.0),
+        (ProjectionKind::ExpertDown(1), 1.0),
+        (ProjectionKind::Router, 0.0),
+    ] {
+        let member = unit(projection, MatrixForm::Unchanged).members[0];
+        assert_eq!(moment_factor_cost(&member, false), count * factor);
+        assert_eq!(moment_factor_cost(&member, true), 2.0 * count * factor);
+    }
 }

@@ -3,10 +3,10 @@ use htc_kernels::cpu::Cpu;
 use super::*;
 use crate::system::random::Rng;
 
-fn output(projection: ProjectionKind, g: &[f32], order: usize) -> LayerOutput {
+fn output(kind: ProjectionKind, g: &[f32], order: usize) -> LayerOutput {
     let mut sums = OutputSums::new(order);
     sums.add(&Cpu::with_threads(1).unwrap(), g);
-    LayerOutput { projection, sums }
+    LayerOutput { kind, sums }
 }
 
 fn written(shares: &ExpertShares, output: &LayerOutput) -> Vec<f64> {
@@ -51,7 +51,7 @@ fn moments_of_experts_are_sums_over_their_rows_per_position() {
     // All outputs together cost the same as before.
     let diagonal = |output: &LayerOutput| -> f64 {
         let found = written(&shares, output);
-        (0..order).map(|i| found[i * (i + 3) / 2]).sum()
+        (0..order).map(|i| found[diagonal_index(i)]).sum()
     };
     let all: f64 = outputs[1..].iter().map(diagonal).sum();
     assert!((all - trace / positions).abs() < 1e-5, "{all}");

@@ -121,10 +121,12 @@ fn divergence_gradients_match_finite_differences() {
 
 fn with_all_rows(mut scales: Scales, whole: &Whole<f64>) -> Scales {
     for (layer, block) in whole.blocks.iter().enumerate() {
-        for linear in block.projections() {
-            let projection = linear.projection;
-            scales.of.push(Scale::Rows { layer, projection });
-            scales.values.push(vec![1.0; linear.matrix.rows]);
+        for projection in block.projections() {
+            scales.of.push(Scale::Rows {
+                layer,
+                projection: projection.kind,
+            });
+            scales.values.push(vec![1.0; projection.matrix.rows]);
         }
     }
     scales

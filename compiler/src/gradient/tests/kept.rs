@@ -287,10 +287,7 @@ fn moments_predict_divergence_of_errors() {
         all / tokens.len() as f64
     };
     let mut random = Rng(9);
-    let projections: Vec<_> = whole.blocks[0]
-        .projections()
-        .map(|p| p.projection)
-        .collect();
+    let projections: Vec<_> = whole.blocks[0].projections().map(|p| p.kind).collect();
     for (index, projection) in projections.into_iter().enumerate() {
         // Layers 0 to 7 in an order different from the projections.
         let layer = (3 * index) % model.hyper().layers;

@@ -190,7 +190,7 @@ impl<T: Number> Whole<T> {
                 for project in step.projects() {
                     projections.extend(project.projections.iter().map(|of| {
                         let (g, read) = (gradients.get(of.y), values.get(project.x));
-                        (layer, of.projection, g.to_vec(), read.to_vec())
+                        (layer, of.kind, g.to_vec(), read.to_vec())
                     }));
                 }
                 if let Step::Norm(norm) = step {

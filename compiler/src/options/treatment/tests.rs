@@ -118,3 +118,23 @@ fn flags_override_the_plan() {
     assert_eq!(both.bias, Some(BiasArg::Off));
     assert_eq!(both.sink, None);
 }
+
+#[test]
+fn options_of_a_treatment_resolve_to_it() {
+    for bias in [false, true] {
+        for gauge in [GaugeKind::None, GaugeKind::Whiten] {
+            let shrinkage = match gauge {
+                GaugeKind::Whiten => Shrinkage::new(0.25).unwrap(),
+                _ => Shrinkage::default(),
+            };
+            let treatment = Treatment {
+                gauge,
+                sink: SinkProtection::Channels(3),
+                bias,
+                shrinkage,
+            };
+            let options = TreatmentOptions::from(treatment);
+            assert_eq!(options.resolve(true), Ok(treatment));
+        }
+    }
+}

@@ -12,7 +12,7 @@ use htc_formats::model::MatrixId;
 use super::Allocator;
 use super::ladder::Ladder;
 use crate::plan::form::MatrixForm;
-use crate::plan::unit::{Unit, UnitMatrix, UnitPlan};
+use crate::plan::unit::{Unit, UnitMatrix, UnitPlan, matrix_name};
 use crate::plan::{Evidence, Plan, PlanError};
 
 /// Fraction of the L2 cache that a working set may fill.
@@ -68,8 +68,9 @@ fn cap_working_set(ladders: &mut [Ladder], set: &[Unit], limit: u64) -> Result<(
         ladders.iter().map(bytes).sum()
     };
     let name = || {
-        let projections = set.iter().flat_map(|u| &u.members).map(|m| m.matrix.name());
-        projections.collect::<Vec<_>>().join("+")
+        let members = set.iter().flat_map(|u| &u.members);
+        let names: Vec<String> = members.map(|m| matrix_name(m.matrix)).collect();
+        names.join("+")
     };
     let Some(level) = levels.iter().copied().rev().find(|&l| bytes_at(l) <= limit) else {
         return Err(PlanError::CacheTooSmall {

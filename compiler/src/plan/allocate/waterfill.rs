@@ -9,8 +9,8 @@
 //! With [`Evidence::branches`], `whitened` multiplies the relative error by the share of the
 //! projection's branch in the residual stream: to first order the relative error of the stream,
 //! comparable across projections and layers. An expert adds to its branch only at the positions that
-//! it reads; [`Evidence::reads`] multiplies by their share. The rounding losses of factor and dense
-//! types are added. Gains are divided by bytes in any currency.
+//! it reads; [`Evidence::position_shares`] multiplies by their share. The rounding losses of factor
+//! and dense types are added. Gains are divided by bytes in any currency.
 
 use htc_formats::model::ProjectionKind;
 
@@ -65,29 +65,29 @@ pub(super) fn losses(
             losses.iter_mut().for_each(|loss| *loss *= weight);
         }
     }
-    if let Some(reads) = &evidence.reads {
-        check_reads(units, reads)?;
-        for (losses, share) in losses.iter_mut().zip(reads) {
+    if let Some(shares) = &evidence.position_shares {
+        check_position_shares(units, shares)?;
+        for (losses, share) in losses.iter_mut().zip(shares) {
             losses.iter_mut().for_each(|loss| *loss *= share);
         }
     }
     Ok(losses)
 }
 
-fn check_reads(units: &[Unit], reads: &[f64]) -> Result<(), PlanError> {
+fn check_position_shares(units: &[Unit], shares: &[f64]) -> Result<(), PlanError> {
     let wrong = |what: String, expected: String, found: String| PlanError::InvalidEvidence {
         allocator: Allocator::Whitened,
         what,
         expected,
         found,
     };
-    if reads.len() != units.len() {
+    if shares.len() != units.len() {
         let what = "shares of the positions".to_owned();
         let expected = format!("one for each of {} units", units.len());
-        return Err(wrong(what, expected, reads.len().to_string()));
+        return Err(wrong(what, expected, shares.len().to_string()));
     }
-    let mut shares = units.iter().zip(reads);
-    match shares.find(|(_, share)| !(0.0..=1.0).contains(*share)) {
+    let mut each = units.iter().zip(shares);
+    match each.find(|(_, share)| !(0.0..=1.0).contains(*share)) {
         Some((unit, share)) => {
             let what = format!("share of the positions of {}", unit.label());
             let expected = "a number from 0 to 1".to_owned();

@@ -350,25 +350,15 @@ impl Checker {
         notes
     }
 
-    /// Reads projections of a dense network, which also select those of experts.
-    pub(super) fn selected_projections(
-        &mut self,
-        at: FilePosition,
-        key: &str,
-        node: Node,
-    ) -> Option<Vec<ProjectionKind>> {
-        self.projections(at, key, node, ProjectionKind::parse_dense)
-    }
-
-    /// Reads projections, each once, that `parse` knows.
+    /// Reads projections, each once, that `parse` knows; `expected` describes the list.
     pub(super) fn projections(
         &mut self,
         at: FilePosition,
         key: &str,
         node: Node,
+        expected: &str,
         parse: fn(&str) -> Result<ProjectionKind, String>,
     ) -> Option<Vec<ProjectionKind>> {
-        let expected = "a list of projections, of q, k, v, o, gate, up, down";
         let items = match node {
             Node::List(items) if (1..=ProjectionKind::ALL.len()).contains(&items.len()) => items,
             node => return self.report_type(at, key, expected, &node),
@@ -386,7 +376,7 @@ impl Checker {
         }
         projections.sort();
         if projections.windows(2).any(|pair| pair[0] == pair[1]) {
-            let names: Vec<&str> = projections.iter().map(|s| s.name()).collect();
+            let names: Vec<String> = projections.iter().map(ToString::to_string).collect();
             self.report(
                 at,
                 format!("{key}: expected each once, found {}", names.join(", ")),

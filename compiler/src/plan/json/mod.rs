@@ -41,7 +41,9 @@
 //!   embedding is `dense`; a head is `dense`, `low_rank` or, except with `quantise`, `residual`. A
 //!   model with tied embeddings has no head.
 //! * `units`: in any order. `layer` counts from 0. `projections`: one for `gp`; for `grc` and `quantise`
-//!   those of `q`, `k`, `v`, or of `gate`, `up`, that share the basis, or any single one. `form`:
+//!   those of `q`, `k`, `v`, or of `gate`, `up`, that share the basis, or any single one. A mixture
+//!   of experts has `router`, `expert_gate.N`, `expert_up.N` and `expert_down.N` in place of
+//!   `gate`, `up` and `down`; `N` counts experts from 0. `form`:
 //!   * `dense`: as in the source, or encoded in the type `weight`;
 //!   * `low_rank` for `gp` and `quantise`, with a rank and the types `a` and `b`;
 //!   * `shared_basis` for `grc` and `quantise`, with a rank and the types `basis` and `projected`;

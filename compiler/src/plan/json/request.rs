@@ -1,6 +1,7 @@
 //! Request of a plan file.
 
 use htc_formats::DType;
+use htc_formats::model::ProjectionKind;
 use serde::Deserialize as _;
 use serde_json::{Map, Value};
 
@@ -9,6 +10,8 @@ use super::node::{Node, quoted};
 use super::selected_projections;
 use crate::options::{DenseChoice, PlanOptions};
 use crate::plan::{Budget, Method, PlanRequest, UnitPlan};
+
+const DENSE_PROJECTIONS: &str = "a list of projections, of q, k, v, o, gate, up, down";
 
 /// Returns the request of a plan with these units; missing options are derived from the units.
 pub(super) fn resolve(
@@ -42,15 +45,16 @@ impl Checker {
         let before = self.misfits.count;
         let mut options = Map::new();
         for (key, node) in entries {
-            // Also refuses empty and repeated projections.
-            if key == "projections"
-                && self
-                    .selected_projections(at, "request.projections", node.clone())
-                    .is_none()
-            {
-                continue;
-            }
             let path = format!("request.{key}");
+            // Also refuses empty and repeated projections.
+            if key == "projections" {
+                let (node, parse) = (node.clone(), ProjectionKind::parse_dense);
+                // They also select those of experts.
+                let read = self.projections(at, &path, node, DENSE_PROJECTIONS, parse);
+                if read.is_none() {
+                    continue;
+                }
+            }
             let alone = Map::from_iter([(key.clone(), node.to_json())]);
             match PlanOptions::deserialize(Value::Object(alone)) {
                 Err(error) if error.to_string().starts_with("unknown field") => {

@@ -15,6 +15,9 @@ use crate::plan::form::MatrixForm;
 use crate::plan::sources::SourceTypes;
 use crate::plan::unit::{UnitMatrix, UnitPlan, label, matrix_name};
 
+const ALL_PROJECTIONS: &str = "a list of projections, of q, k, v, o, gate, up, down, router, \
+     expert_gate.N, expert_up.N, expert_down.N";
+
 pub(super) struct Units<'a, S> {
     hyper: &'a HyperParameters,
     method: Option<Method>,
@@ -126,7 +129,9 @@ impl Checker {
             None => self.report_missing(at, "layer"),
         };
         let projections = match projections {
-            Some((_, node)) => self.projections(at, "projections", node, str::parse),
+            Some((_, node)) => {
+                self.projections(at, "projections", node, ALL_PROJECTIONS, str::parse)
+            }
             None => self.report_missing(at, "projections"),
         };
         let (Some(layer), Some(projections)) = (layer, projections) else {
@@ -145,19 +150,23 @@ impl Checker {
             self.report(at, fault.to_string());
             return;
         }
-        let members = matrices.into_iter();
-        let members = members.filter_map(|m| UnitMatrix::new(m, read.hyper, read.source_type));
+        let mut members = Vec::new();
+        for matrix in matrices {
+            match UnitMatrix::new(matrix, read.hyper, read.source_type) {
+                Some(member) => members.push(member),
+                None => {
+                    let mismatch = PlanMismatch::Absent { matrix };
+                    return self.report(at, format!("projections: {mismatch}"));
+                }
+            }
+        }
         let given = RawForm {
             form,
             rank,
             types,
             notes,
         };
-        let members: Vec<UnitMatrix> = members.collect();
-        let place = match &members[..] {
-            [] => format!("layer {layer}: "),
-            members => label(members),
-        };
+        let place = label(&members);
         let at = FilePosition {
             line,
             place: &place,

@@ -55,3 +55,26 @@ fn exempt_channels_are_exact_in_what_reads_the_stream() {
         assert_eq!(b == DType::F16, reads, "{}", unit.label());
     }
 }
+
+#[test]
+fn matrices_are_in_their_order() {
+    let matrices = matrices(&mixture(), &Whole(DType::F16));
+    assert_eq!(matrices.len(), 2 + 3 * (4 + 1 + 3 * 4));
+    assert!(matrices.is_sorted_by_key(|member| member.matrix));
+}
+
+#[test]
+fn experts_share_no_basis() {
+    let mut request = request(Method::SharedBasis, Budget::Rank(32), DType::F16);
+    request.projections = vec![ProjectionKind::Q, ProjectionKind::K];
+    make(&mixture(), request.clone(), |_, _| DType::F16).unwrap();
+    request.projections.push(ProjectionKind::Up);
+    let dense = make(&hyper(256, 8, 4, 768), request.clone(), |_, _| DType::F16);
+    assert!(dense.is_ok());
+    let error = make(&mixture(), request, |_, _| DType::F16).unwrap_err();
+    assert_eq!(
+        error,
+        PlanError::ExpertsShareNoBasis(ProjectionKind::Up),
+        "{error}"
+    );
+}

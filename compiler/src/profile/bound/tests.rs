@@ -117,7 +117,10 @@ fn summary_names_the_closest_candidate() {
     closest.add(&one, None);
     closest.add(&one, Some(4.26));
     let text = closest.to_string();
-    assert!(text.starts_with("low rank: 0 of 1 projections"), "{text}");
+    assert!(
+        text.starts_with("low rank: evaluated 0 of 1 candidates"),
+        "{text}"
+    );
     assert!(
         text.contains("layer 1: q, loses at least 4.3 times"),
         "{text}"
@@ -126,6 +129,6 @@ fn summary_names_the_closest_candidate() {
     assert!(
         closest
             .to_string()
-            .ends_with("1 of 2 projections and groups of projections looked at in earnest")
+            .ends_with("low rank: evaluated 1 of 2 candidates")
     );
 }

@@ -32,7 +32,7 @@ fn losses_of_an_expert_are_proportional_to_the_positions_that_it_reads() {
     };
     let reads: Vec<f64> = units.iter().map(share).collect();
     assert!(reads.contains(&1.0) && reads.contains(&0.03125));
-    evidence.reads = Some(reads.clone());
+    evidence.position_shares = Some(reads.clone());
     let weighed = losses(&evidence).unwrap();
     for ((whole, weighed), share) in whole.iter().zip(&weighed).zip(&reads) {
         let expected: Vec<f64> = whole.iter().map(|loss| loss * share).collect();
@@ -41,10 +41,23 @@ fn losses_of_an_expert_are_proportional_to_the_positions_that_it_reads() {
     for (at, value) in [(0, 1.5), (1, f64::NAN), (2, -0.5)] {
         let mut wrong = reads.clone();
         wrong[at] = value;
-        evidence.reads = Some(wrong);
+        evidence.position_shares = Some(wrong);
         let error = losses(&evidence).unwrap_err().to_string();
         assert!(error.contains(&units[at].label()), "{error}");
     }
-    evidence.reads = Some(reads[1..].to_vec());
+    evidence.position_shares = Some(reads[1..].to_vec());
     assert!(losses(&evidence).is_err());
+}
+
+#[test]
+fn cachefit_names_the_expert_that_does_not_fit() {
+    let mut asked = request(Allocator::CacheFit, Budget::Ratio(1.0));
+    asked.projections = vec![ProjectionKind::Gate];
+    let evidence = Evidence {
+        l2_bytes: Some(1000),
+        ..Evidence::default()
+    };
+    let made = compute(&mixture(), asked, &evidence, |_, _| DType::F16);
+    let error = made.unwrap_err().to_string();
+    assert!(error.contains("layer 0: expert_gate.0"), "{error}");
 }

@@ -435,3 +435,69 @@ fn all_misfits_are_counted_and_the_first_listed() {
         MAX_LISTED_MISMATCHES + 1
     );
 }
+
+/// A mixture of four experts.
+struct Mixture;
+
+impl SourceTypes for Mixture {
+    fn dtype(&self, matrix: MatrixId) -> Option<DType> {
+        let projection = matrix.projection()?;
+        let is_dense = ProjectionKind::ALL[4..].contains(&projection);
+        let is_stored = projection.expert().is_none_or(|expert| expert < 4);
+        (!is_dense && is_stored).then_some(DType::F16)
+    }
+}
+
+fn misfits_of_mixture(projections: &str) -> String {
+    let text = GOOD.replacen("[\"up\"]", projections, 1);
+    let found = parse(
+        Path::new("plan.json"),
+        text.as_bytes(),
+        &hyper(),
+        source,
+        Mixture,
+    );
+    match found {
+        Err(PlanError::FileMisfits { misfits, .. }) => misfits.to_string(),
+        other => panic!("{projections}: {other:?}"),
+    }
+}
+
+#[test]
+fn absent_projections_are_named() {
+    for (projections, said) in [
+        (
+            "[\"gate\"]",
+            "projections: blk.2.ffn_gate: the model has none",
+        ),
+        (
+            "[\"expert_gate.9\"]",
+            "projections: blk.2.ffn_gate.9: the model has none",
+        ),
+    ] {
+        let text = misfits_of_mixture(projections);
+        let place = format!("line 7, unit 0: {said}");
+        assert!(text.contains(&place) && !text.contains("form"), "{text}");
+    }
+}
+
+#[test]
+fn projections_of_experts_are_listed_with_their_index() {
+    for (projections, said) in [
+        (
+            "[\"expert_gate\"]",
+            "up, down, router, expert_gate.N, expert_up.N, expert_down.N, found",
+        ),
+        (
+            "[\"expert_up.3\", \"expert_up.3\"]",
+            "projections: expected each once, found expert_up.3, expert_up.3",
+        ),
+        (
+            "[\"expert_gate.1\", \"expert_up.1\"]",
+            "one projection with the method gp, found expert_gate.1, expert_up.1",
+        ),
+    ] {
+        let text = misfits_of_mixture(projections);
+        assert!(text.contains(said), "{text}");
+    }
+}
