@@ -387,8 +387,8 @@ fn experts_that_read_few_rows_are_noted_and_compiled() {
     assert!(said.contains("of 32 experts read fewer rows"), "{said}");
     let expected = last_logits(&model, &tokens(), Reference);
     let found = last_logits(&scratch.path("model.htz"), &tokens(), Reference);
-    assert!(found.iter().all(|logit| logit.is_finite()));
-    assert!(largest_difference(&found, &expected) < 10.0);
+    let difference = largest_difference(&found, &expected);
+    assert!(difference < 3.0, "{difference}");
 }
 
 #[test]
@@ -463,7 +463,15 @@ fn trained_mixture_compiles_to_half_of_its_size() {
     assert!(bytes <= 11_500_000, "{bytes}");
     let eval = htc!["eval", &path, "--text", &test, "--reference", &model];
     let found = eval.args(["--chunks", "8", "--json"]).run().json();
-    let kl = found["reference"]["kl"].as_f64();
-    eprintln!("{bytes} bytes: KL {kl:?}; {}", report["uniform_files"]);
-    assert!(found["kl"].as_f64().or(kl).unwrap() < 0.1, "{found}");
+    assert!(found["kl"].as_f64().unwrap() < 0.1, "{found}");
+    let kl = |measured: &serde_json::Value| measured["evaluation"]["kl"].as_f64().unwrap();
+    let own = kl(&report["quality"]);
+    let files = report["beside"].as_array().unwrap();
+    let near = |file: &&serde_json::Value| file["bytes"].as_f64().unwrap() <= 1.1 * bytes as f64;
+    let near: Vec<_> = files.iter().filter(near).collect();
+    assert!(!near.is_empty(), "{report}");
+    for file in near {
+        eprintln!("{bytes} bytes: KL {own}; {file}");
+        assert!(own < kl(file), "{own}; {file}");
+    }
 }

@@ -96,7 +96,7 @@ fn low_rank_source_is_stored_as_factors() {
     source(&scratch, "gp");
     let report = compile(&scratch, "on.htz", &["--file-size", SIZE]).run();
     assert!(
-        report.stderr.contains("looked at in earnest"),
+        report.stderr.contains("low rank: evaluated"),
         "{}",
         report.stderr
     );

@@ -91,7 +91,7 @@ fn only_norms_and_rows_are_tuned() {
     for (plain, tuned) in pairs {
         assert_eq!((plain.role, plain.dtype), (tuned.role, tuned.dtype));
         let role = plain.role.to_string();
-        let is_tuned = role.contains("norm") || role.contains("layers");
+        let is_tuned = role.contains("norm") || role.contains("blk.");
         assert_eq!(plain.sha256 != tuned.sha256, is_tuned, "{role}");
     }
 }
