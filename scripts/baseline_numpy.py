@@ -45,10 +45,10 @@ def type_for(cols):
     return T.Q8_0 if cols % 32 == 0 else T.F16
 
 
-def rank_for(options, id, outs, cols, limit):
+def rank_for(options, name, outs, cols, limit):
     """The rank of a projection; 0 where it is to be copied."""
     if options.ranks is not None:
-        return options.ranks.get(id, 0)
+        return options.ranks.get(name, 0)
     if options.rank:
         return min(options.rank, limit)
     most = int(options.ratio * outs * cols / (outs + cols))
@@ -70,10 +70,10 @@ class Out:
 
 
 def per_projection(options, tensors, out, report):
-    for id, tensor in tensors.items():
+    for name, tensor in tensors.items():
         weight = dequantize(tensor.data, tensor.tensor_type).astype(options.float)
         outs, cols = weight.shape
-        rank = rank_for(options, id, outs, cols, min(outs, cols))
+        rank = rank_for(options, name, outs, cols, min(outs, cols))
         after = bytes_of(type_for(cols), rank, cols) + bytes_of(type_for(rank), outs, rank)
         if rank == 0 or after >= tensor.n_bytes:
             out.file.write(tensor.data.tobytes())
@@ -82,13 +82,13 @@ def per_projection(options, tensors, out, report):
         out.write_factor(vt[:rank])
         out.write_factor(u[:, :rank] * s[:rank])
         lost = float(np.sqrt(np.square(s[rank:]).sum() / np.square(s).sum()))
-        report.append({"id": id, "rank": rank, "error": lost})
+        report.append({"id": name, "rank": rank, "error": lost})
 
 
 def shared_basis(options, tensors, out, report):
     weights = {
-        id: dequantize(tensor.data, tensor.tensor_type).astype(options.float)
-        for id, tensor in tensors.items()
+        name: dequantize(tensor.data, tensor.tensor_type).astype(options.float)
+        for name, tensor in tensors.items()
     }
     cols = next(iter(weights.values())).shape[1]
     outs = sum(w.shape[0] for w in weights.values())
@@ -102,16 +102,16 @@ def shared_basis(options, tensors, out, report):
     _, vectors = np.linalg.eigh(gram)
     basis = vectors[:, ::-1][:, :rank]
     out.write_factor(basis.T)
-    for id, weight in weights.items():
+    for name, weight in weights.items():
         projected = weight @ basis
         out.write_factor(projected)
         kept = float(np.square(projected).sum() / np.square(weight).sum())
-        report.append({"id": id, "rank": rank, "error": max(0.0, 1 - kept) ** 0.5})
+        report.append({"id": name, "rank": rank, "error": max(0.0, 1 - kept) ** 0.5})
 
 
 def read_ranks(path):
     projections = json.loads(pathlib.Path(path).read_text())["plan"]["projections"]
-    return {s["id"]: s["rank"] for s in projections if s.get("rank") is not None}
+    return {p["id"]: p["rank"] for p in projections if p.get("rank") is not None}
 
 
 def main():
@@ -144,8 +144,8 @@ def main():
     chosen = []
     layer = 0
     while f"blk.{layer}.attn_q.weight" in tensors:
-        ids = [f"blk.{layer}.{PROJECTIONS[s]}" for s in projections]
-        chosen.append({id: tensors.pop(f"{id}.weight") for id in ids})
+        names = [f"blk.{layer}.{PROJECTIONS[p]}" for p in projections]
+        chosen.append({name: tensors.pop(f"{name}.weight") for name in names})
         layer += 1
     out, report = Out(options.out), []
     for members in chosen:

@@ -54,7 +54,7 @@ class Run:
     def __init__(self, ended, work, projections):
         self.seconds, self.peak, self.work = ended.seconds, ended.peak, work
         self.projections = {
-            s["id"]: (s["rank"], s["error"]) for s in projections if s.get("rank") is not None
+            p["id"]: (p["rank"], p["error"]) for p in projections if p.get("rank") is not None
         }
 
 

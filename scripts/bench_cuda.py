@@ -7,7 +7,7 @@ Parts, in this order; each has seconds of its own, and what does not fit is name
 
     decode    tokens/s at batch 1, bytes that a token touches over the bandwidth of a copy, prefill of 512 positions,
               launches, joules for each token: shapes times forms
-    projections  low rank beside dense ones of the same bytes
+    projections  low-rank projections against dense ones of the same bytes
     beside    rank of a shared basis of Q, K and V, and copies beside that take the L2 cache away: five sessions
     l2        hit rate of the L2 cache by rank, from ncu, as many of five sessions as there is time for
     first     from a file that is not in memory to the first token

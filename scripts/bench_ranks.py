@@ -3,7 +3,7 @@
 
     python3 scripts/bench_ranks.py random-1b-4-layers.gguf --folder ranks/ --threads 2
 
-The source is compiled once per ratio (per-projection, all projections, q8_0 factors unless told otherwise)
+The source is compiled once per ratio (method gp, all projections, q8_0 factors unless told otherwise)
 and decoded dense and from each artifact: tokens/s of --tokens forward passes behind a prompt of
 --depth tokens. Every round runs all of them, alternating the direction; the first round is a
 warm-up and dropped. The speed-up is the median over the rounds of artifact over dense, its

@@ -203,7 +203,7 @@ def characters_fixture(Tokenizer):
     fields = gguf.GGUFReader(ROOT / "assets/demo/reference-7m-f16.gguf").fields
     tokens = fields["tokenizer.ggml.tokens"].contents()
     kept = tokens[:559] + [token for token in tokens[559:] if len(token) == 1]
-    vocab = {token: id for id, token in enumerate(kept)}
+    vocab = {token: index for index, token in enumerate(kept)}
     merges = []
     for token in kept[259:559]:
         parts = [(token[:i], token[i:]) for i in range(1, len(token))]
@@ -212,9 +212,9 @@ def characters_fixture(Tokenizer):
             key=lambda pair: (vocab[pair[0]], vocab[pair[1]]),
         )
     special = [
-        {"id": id, "content": kept[id], "special": True, "single_word": False}
-        | {"lstrip": id == 1, "rstrip": id == 2, "normalized": False}
-        for id in range(3)
+        {"id": index, "content": kept[index], "special": True, "single_word": False}
+        | {"lstrip": index == 1, "rstrip": index == 2, "normalized": False}
+        for index in range(3)
     ]
     replace = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
     prepend = {"type": "Prepend", "prepend": "▁"}

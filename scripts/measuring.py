@@ -157,10 +157,9 @@ def weight_bytes(options, model):
     """Bytes of the weights that one decoded token reads: all tensors, but of an embedding that
     is not the output matrix too only a row."""
     found = json.loads(htc(options, "inspect", model, "--json").out)
-    if found["format"] == "gguf":
-        sizes = {t["name"]: t["bytes"] for t in found["tensors"]}
-    else:
-        sizes = {t["role"]: t["length"] for t in found["tensors"]}
+    keys = {"gguf": ("name", "bytes"), "safetensors": ("role", "bytes")}
+    name, size = keys.get(found["format"], ("role", "length"))
+    sizes = {t[name]: t[size] for t in found["tensors"]}
     embedding, output = "token_embd.weight", "output.weight"
     total = sum(sizes.values())
     return total - sizes.get(embedding, 0) if output in sizes else total
