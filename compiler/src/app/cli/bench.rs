@@ -75,13 +75,10 @@ pub struct BenchArgs {
     #[arg(long, value_name = "FILE|paper", help_heading = heading::BENCH_PROTOCOL)]
     pub gates: Option<PathBuf>,
     #[command(flatten, next_help_heading = heading::OUTPUT)]
-    #[allow(missing_docs, reason = "a doc comment would become help text")]
     pub kv: KvArgs,
     #[command(flatten, next_help_heading = heading::OUTPUT)]
-    #[allow(missing_docs, reason = "a doc comment would become help text")]
     pub device: DeviceArgs,
     #[command(flatten, next_help_heading = heading::OUTPUT)]
-    #[allow(missing_docs, reason = "a doc comment would become help text")]
     pub threads: ThreadArgs,
     /// Seconds that one run of llama-bench may take
     #[arg(long, value_name = "S", help_heading = heading::OUTPUT, hide_short_help = true, default_value = "600", allow_negative_numbers = true, value_parser = parse_limit)]

@@ -126,7 +126,6 @@ pub struct RunArgs {
     #[arg(long, value_name = "FILE", help_heading = heading::RUN_DRAFT, hide_short_help = true)]
     pub adapt_state: Option<PathBuf>,
     #[command(flatten)]
-    #[allow(missing_docs, reason = "a doc comment would become help text")]
     pub live: LiveArgs,
     /// Touch at most this part of the weights' bytes for every token
     ///
@@ -134,7 +133,6 @@ pub struct RunArgs {
     #[arg(long, value_name = "F", help_heading = heading::OUTPUT, allow_negative_numbers = true, value_parser = parse_fraction)]
     pub fraction: Option<ActiveFraction>,
     #[command(flatten, next_help_heading = heading::OUTPUT)]
-    #[allow(missing_docs, reason = "a doc comment would become help text")]
     pub kv: KvKindArgs,
     /// Keep so many positions of the prompt in the KV cache, 33 at least: those that its end looks at most, and its end
     #[arg(long, value_name = "N", help_heading = heading::OUTPUT, hide_short_help = true, allow_negative_numbers = true)]
@@ -144,10 +142,8 @@ pub struct RunArgs {
     #[arg(long, value_name = "stop|slide", help_heading = heading::RUN_LENGTH, hide_short_help = true, value_enum, default_value = "stop")]
     pub on_full: OnFullArg,
     #[command(flatten, next_help_heading = heading::OUTPUT)]
-    #[allow(missing_docs, reason = "a doc comment would become help text")]
     pub device: DeviceArgs,
     #[command(flatten, next_help_heading = heading::OUTPUT)]
-    #[allow(missing_docs, reason = "a doc comment would become help text")]
     pub threads: ThreadArgs,
     /// Print the text and what was measured as JSON when all is written
     #[arg(long, help_heading = heading::OUTPUT)]
