@@ -47,23 +47,12 @@ pub enum PhaseStatistic {
     TimeRatio,
 }
 
-impl PhaseStatistic {
-    const ALL: [PhaseStatistic; 4] = [
-        PhaseStatistic::Speed,
-        PhaseStatistic::Ratio,
-        PhaseStatistic::RatioLower95,
-        PhaseStatistic::TimeRatio,
-    ];
-
-    const fn key(self) -> &'static str {
-        match self {
-            PhaseStatistic::Speed => "speed",
-            PhaseStatistic::Ratio => "ratio",
-            PhaseStatistic::RatioLower95 => "ratio_lower95",
-            PhaseStatistic::TimeRatio => "time_ratio",
-        }
-    }
-}
+htc_formats::names!(PhaseStatistic {
+    Speed "speed",
+    Ratio "ratio",
+    RatioLower95 "ratio_lower95",
+    TimeRatio "time_ratio",
+});
 
 /// Metric that a gate checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -105,7 +94,7 @@ impl Metric {
 impl fmt::Display for Metric {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Metric::Phase(phase, of) => write!(f, "{}_{}", phase.key(), of.key()),
+            Metric::Phase(phase, of) => write!(f, "{}_{of}", phase.name().replace(' ', "_")),
             Metric::PerplexityIncrease => f.write_str("perplexity_increase"),
         }
     }

@@ -12,6 +12,7 @@ use htc_loader::live::SensorSpec;
 use super::{DeviceArgs, KvArgs, ThreadArgs, heading, parse_fraction};
 use crate::bench::DEFAULT_PAIRS;
 use crate::bench::task::PromptKind;
+use crate::options::flags::parse_if;
 
 const EXAMPLES: &str = "Examples:
   htc bench model.htz --against model.gguf
@@ -174,17 +175,19 @@ fn parse_contexts(text: &str) -> Result<Contexts, String> {
 const MAX_SECONDS: f64 = 86_400.0;
 
 fn parse_seconds(text: &str) -> Result<Duration, String> {
-    let seconds = text
-        .parse()
-        .ok()
-        .filter(|s| (0.0..=MAX_SECONDS).contains(s));
-    let time = seconds.map(Duration::from_secs_f64);
-    time.ok_or_else(|| "expected seconds from 0 to 86400".into())
+    parse_if(
+        text,
+        |s| (0.0..=MAX_SECONDS).contains(s),
+        "expected seconds from 0 to 86400",
+    )
+    .map(Duration::from_secs_f64)
 }
 
 fn parse_limit(text: &str) -> Result<Duration, String> {
-    let time = parse_seconds(text)
-        .ok()
-        .filter(|time| time.as_secs_f64() >= 0.1);
-    time.ok_or_else(|| "expected seconds from 0.1 to 86400".into())
+    parse_if(
+        text,
+        |s| (0.1..=MAX_SECONDS).contains(s),
+        "expected seconds from 0.1 to 86400",
+    )
+    .map(Duration::from_secs_f64)
 }

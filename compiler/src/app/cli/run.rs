@@ -11,6 +11,7 @@ use htc_loader::speculate::{DraftLength, MAX_DRAFT_LENGTH};
 use super::{
     DeviceArgs, KvKindArgs, LiveArgs, ReferenceModel, ThreadArgs, heading, parse_fraction,
 };
+use crate::options::flags::parse_if;
 
 /// How a draft learns from what was not kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -174,15 +175,11 @@ fn parse_draft_length(text: &str) -> Result<DraftLength, String> {
 }
 
 fn parse_temperature(text: &str) -> Result<f32, String> {
-    match text.parse::<f32>() {
-        Ok(t) if t >= 0.0 && t.is_finite() => Ok(t),
-        _ => Err("a temperature is a finite number of at least 0; 0 is greedy".into()),
-    }
+    let expected = "a temperature is a finite number of at least 0; 0 is greedy";
+    parse_if(text, |t: &f32| *t >= 0.0 && t.is_finite(), expected)
 }
 
 fn parse_top_p(text: &str) -> Result<f32, String> {
-    match text.parse::<f32>() {
-        Ok(p) if p > 0.0 && p <= 1.0 => Ok(p),
-        _ => Err("a probability is a number above 0 and at most 1; 1 keeps every token".into()),
-    }
+    let expected = "a probability is a number above 0 and at most 1; 1 keeps every token";
+    parse_if(text, |p: &f32| *p > 0.0 && *p <= 1.0, expected)
 }

@@ -23,7 +23,7 @@ use crate::measure::{
     self, ActiveBytes, Evaluation, Execution, NamedModel, Protocol, Record, explain_standard_errors,
 };
 use crate::system::show::{file_name, format_interval};
-use crate::system::{memory, text};
+use crate::system::text;
 
 pub(super) fn execute(args: &EvalArgs) -> Result<(), Failure> {
     let model = open_model(&args.model)?;
@@ -137,10 +137,7 @@ impl DeviceWork for EvalWork<'_> {
     fn run<E: Executor>(self, executor: &E) -> Self::Outcome {
         let (args, context) = (self.args, self.args.context as usize);
         if !executor.has_own_memory() {
-            let (threads, kv) = (args.threads.count(), args.kv.kv);
-            let bytes = |model: &Model| memory::session_bytes(model.hyper(), context, threads, kv);
-            let other = self.reference.map_or(0, |(model, _)| bytes(model));
-            check_memory(&args.model, bytes(self.model.0).saturating_add(other))?;
+            check_memory(&args.model, &self.sessions(), args.threads.count())?;
         }
         let bar = progress::bar(WINDOWS);
         let protocol = Protocol {

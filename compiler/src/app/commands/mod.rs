@@ -26,6 +26,7 @@ use htc_formats::gguf::Gguf;
 use htc_formats::htz::Htz;
 use htc_formats::map::MappedFile;
 use htc_formats::source::is_in_folder;
+use htc_loader::backend::PlannedSession;
 use htc_loader::device::{DeviceChoiceError, DeviceWork, Executor};
 use htc_loader::dial::{ActiveFraction, ActiveSetting};
 use htc_loader::generate::GenerateError;
@@ -120,8 +121,13 @@ fn print_device_remarks(executor: &impl Executor) {
     }
 }
 
-/// A small file may claim any number of heads.
-fn check_memory(path: &Path, needed: u64) -> Result<(), Failure> {
+/// Checks that sessions fit into the memory: a small file may claim any number of heads.
+fn check_memory(path: &Path, sessions: &[PlannedSession], threads: usize) -> Result<(), Failure> {
+    let bytes = sessions.iter().map(|session| {
+        let hyper = session.model.hyper();
+        memory::session_bytes(hyper, session.positions, threads, session.kind)
+    });
+    let needed = bytes.fold(0, u64::saturating_add);
     match memory::available() {
         Some(free) if needed > free => Err(Failure::Memory {
             path: path.into(),

@@ -34,7 +34,7 @@ use crate::app::terminal::StandardOutput;
 use crate::system::memory::{self, ResidentMemory};
 use crate::system::show::format_bytes;
 use crate::system::text;
-use draft::{Draft, Models};
+use draft::Models;
 use live::DeviceMonitor;
 
 pub(super) fn execute(args: &RunArgs) -> Result<(), Failure> {
@@ -109,11 +109,10 @@ impl DeviceWork for RunWork<'_> {
 
     fn run<E: Executor>(self, executor: &E) -> Result<(), Failure> {
         let (args, models, tokens) = (self.args, self.models, self.tokens);
-        let positions = self.positions();
-        let (path, mut sampler) = (&models.path, self.sampler);
         if !executor.has_own_memory() {
-            check_session_memory(args, models, positions)?;
+            check_memory(&models.path, &self.sessions(), args.threads.count())?;
         }
+        let (path, mut sampler) = (&models.path, self.sampler);
         let setting = setting_for_fraction(&models.model, models.fraction).in_file(path)?;
         let mut kv = KvOptions::new(args.kv.kv);
         kv.max_prompt_positions = args.kv_keep;
@@ -193,17 +192,6 @@ fn max_context(args: &RunArgs, model: &Model, read: usize) -> usize {
             _ => full,
         },
     }
-}
-
-fn check_session_memory(args: &RunArgs, models: &Models, positions: usize) -> Result<(), Failure> {
-    let (threads, kv) = (args.threads.count(), args.kv.kv);
-    let bytes = |model: &Model| memory::session_bytes(model.hyper(), positions, threads, kv);
-    let draft = models
-        .draft
-        .as_ref()
-        .and_then(Draft::model)
-        .map_or(0, bytes);
-    check_memory(&models.path, bytes(&models.model).saturating_add(draft))
 }
 
 struct FinishedRun<'a, B: Backend> {

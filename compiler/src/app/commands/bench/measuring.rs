@@ -22,7 +22,7 @@ use crate::device::ExecutorDevice;
 use crate::event::Cancelled;
 use crate::measure::{self, Execution};
 use crate::system::show::file_name;
-use crate::system::{memory, text};
+use crate::system::text;
 
 pub(super) struct BenchWork<'b, 'a> {
     bench: &'b mut PreparedBench<'a>,
@@ -67,7 +67,14 @@ impl DeviceWork for BenchWork<'_, '_> {
 
     fn run<E: Executor>(mut self, executor: &E) -> Self::Outcome {
         if !executor.has_own_memory() {
-            self.check_memory()?;
+            let (bench, args) = (&self.bench, self.bench.args);
+            let sessions = bench.models().map(|loaded| PlannedSession {
+                model: &loaded.model,
+                positions: bench.positions,
+                kind: args.kv.kv_type.into(),
+            });
+            let sessions: Vec<_> = sessions.collect();
+            check_memory(&bench.subject.path, &sessions, args.threads.count())?;
         }
         let ticks = Ticks::now();
         let (measured, both, device_bytes) = self.measure(executor)?;
@@ -87,21 +94,6 @@ impl DeviceWork for BenchWork<'_, '_> {
 impl<'b, 'a> BenchWork<'b, 'a> {
     pub fn new(bench: &'b mut PreparedBench<'a>, sensor: Option<&'b mut EnergyMeter>) -> Self {
         BenchWork { bench, sensor }
-    }
-
-    fn check_memory(&self) -> Result<(), Failure> {
-        let (bench, args) = (&self.bench, self.bench.args);
-        let own = bench.models().map(|loaded| {
-            let hyper = loaded.model.hyper();
-            memory::session_bytes(
-                hyper,
-                bench.positions,
-                args.threads.count(),
-                args.kv.kv_type,
-            )
-        });
-        let needed = own.fold(0, u64::saturating_add);
-        check_memory(&bench.subject.path, needed)
     }
 
     fn in_process_runner<E: Executor>(
