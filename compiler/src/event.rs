@@ -82,19 +82,14 @@ pub enum Measurement {
     Analysis,
 }
 
-impl Measurement {
-    /// Returns the name for a progress display.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Measurement::Spectra => "spectra",
-            Measurement::Curves => "losses by type",
-            Measurement::Depth => "dimensions",
-            Measurement::Gauges => "gauges",
-            Measurement::ChannelPermutation => "order",
-            Measurement::Analysis => "analysis",
-        }
-    }
-}
+htc_formats::names!(Measurement {
+    Spectra "spectra",
+    Curves "losses by type",
+    Depth "dimensions",
+    Gauges "gauges",
+    ChannelPermutation "order",
+    Analysis "analysis",
+});
 
 /// Cancellation token; clones share the same state.
 #[derive(Clone, Debug, Default)]

@@ -223,7 +223,7 @@ fn forecast_on(
 #[derive(Debug)]
 pub enum MeasuredPlan {
     /// The plan of the requested size.
-    Computed(Plan),
+    Computed(Box<Plan>),
     /// The smallest artifact within the limit.
     Selected(Box<SelectedArtifact>),
 }
@@ -264,7 +264,7 @@ pub fn plan(
         let text = options.calibration.as_ref();
         let Some(text) = text.filter(|_| !options.limit.is_none()) else {
             let plan = calibrated.plan(context)?.plan().clone();
-            return Ok(MeasuredPlan::Computed(plan));
+            return Ok(MeasuredPlan::Computed(Box::new(plan)));
         };
         let planned = PlannedModel::new(context, &calibrated)?;
         let search = format!("search-{}", path_digest(&options.input));

@@ -1,4 +1,8 @@
 //! Definition of the command line.
+#![allow(
+    missing_docs,
+    reason = "a doc comment on a group of options would become help text"
+)]
 
 use std::path::PathBuf;
 
@@ -112,10 +116,8 @@ pub struct CompileArgs {
     #[arg(short, long, value_name = "OUT")]
     pub output: PathBuf,
     #[command(flatten)]
-    #[allow(missing_docs, reason = "a doc comment would become help text")]
     pub request: CompileRequest,
     #[command(flatten)]
-    #[allow(missing_docs, reason = "a doc comment would become help text")]
     pub target: TargetArgs,
     /// Plan file that htc plan wrote, edited or not
     #[arg(long, value_name = "FILE", help_heading = heading::METHOD, conflicts_with_all = replaced_by_plan())]
@@ -124,10 +126,8 @@ pub struct CompileArgs {
     #[arg(long, value_name = "FILE", help_heading = heading::OUTPUT)]
     pub report: Option<PathBuf>,
     #[command(flatten, next_help_heading = heading::OUTPUT)]
-    #[allow(missing_docs, reason = "a doc comment would become help text")]
     pub threads: ThreadArgs,
     #[command(flatten)]
-    #[allow(missing_docs, reason = "a doc comment would become help text")]
     pub artifact: ArtifactOptions,
     /// Show the plan and the predicted size, memory and time, and write no artifact
     ///
@@ -191,13 +191,10 @@ pub struct PlanArgs {
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
     #[command(flatten)]
-    #[allow(missing_docs, reason = "a doc comment would become help text")]
     pub request: CompileRequest,
     #[command(flatten)]
-    #[allow(missing_docs, reason = "a doc comment would become help text")]
     pub target: TargetArgs,
     #[command(flatten, next_help_heading = heading::OUTPUT)]
-    #[allow(missing_docs, reason = "a doc comment would become help text")]
     pub threads: ThreadArgs,
     /// Replace FILE if it exists
     #[arg(long, requires = "output", help_heading = heading::CHECKS)]
@@ -227,13 +224,10 @@ pub struct EvalArgs {
     #[arg(long, value_name = "F", allow_negative_numbers = true, value_parser = parse_fraction)]
     pub fraction: Option<ActiveFraction>,
     #[command(flatten)]
-    #[allow(missing_docs, reason = "a doc comment would become help text")]
     pub kv: KvKindArgs,
     #[command(flatten)]
-    #[allow(missing_docs, reason = "a doc comment would become help text")]
     pub device: DeviceArgs,
     #[command(flatten)]
-    #[allow(missing_docs, reason = "a doc comment would become help text")]
     pub threads: ThreadArgs,
     /// Print the result as JSON on standard output
     #[arg(long)]

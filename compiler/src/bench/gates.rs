@@ -21,11 +21,16 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use super::BenchError;
 use super::record::{Phase, Record};
+use crate::system::error::FileError;
 use crate::system::text;
 
-pub(super) const MAX_FILE: u64 = 1 << 20;
+const MAX_FILE: u64 = 1 << 20;
 
-pub(super) const MAX_GATES: usize = 1000;
+const MAX_GATES: usize = 1000;
+
+const EXPECTED: &str = "a list of gates such as {\"metric\": \"decode_ratio\", \"at_least\": 0.95}";
+
+const REMEDY: &str = "give a file of gates, or `paper`, the built-in set";
 
 const BUILT_IN: [(&str, &str); 1] = [("paper", include_str!("gates/paper.json"))];
 
@@ -42,23 +47,12 @@ pub enum PhaseStatistic {
     TimeRatio,
 }
 
-impl PhaseStatistic {
-    const ALL: [PhaseStatistic; 4] = [
-        PhaseStatistic::Speed,
-        PhaseStatistic::Ratio,
-        PhaseStatistic::RatioLower95,
-        PhaseStatistic::TimeRatio,
-    ];
-
-    const fn key(self) -> &'static str {
-        match self {
-            PhaseStatistic::Speed => "speed",
-            PhaseStatistic::Ratio => "ratio",
-            PhaseStatistic::RatioLower95 => "ratio_lower95",
-            PhaseStatistic::TimeRatio => "time_ratio",
-        }
-    }
-}
+htc_formats::names!(PhaseStatistic {
+    Speed "speed",
+    Ratio "ratio",
+    RatioLower95 "ratio_lower95",
+    TimeRatio "time_ratio",
+});
 
 /// Metric that a gate checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -100,7 +94,7 @@ impl Metric {
 impl fmt::Display for Metric {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Metric::Phase(phase, of) => write!(f, "{}_{}", phase.key(), of.key()),
+            Metric::Phase(phase, of) => write!(f, "{}_{of}", phase.name().replace(' ', "_")),
             Metric::PerplexityIncrease => f.write_str("perplexity_increase"),
         }
     }
@@ -242,28 +236,23 @@ pub fn read(name: &Path) -> Result<Vec<Gate>, BenchError> {
     let built_in = BUILT_IN.iter().find(|(known, _)| Path::new(known) == name);
     let text = match built_in {
         Some((_, text)) => text.as_bytes().to_vec(),
-        None => text::read_bytes(name, MAX_FILE).map_err(|error| BenchError::ReadGates {
-            path: name.into(),
-            error,
-        })?,
+        None => text::read_bytes(name, MAX_FILE, limit, REMEDY)?,
     };
     parse(name, &text)
 }
 
+fn limit() -> String {
+    format!("a file of gates has at most {MAX_FILE} bytes and {MAX_GATES} gates; give fewer")
+}
+
 fn parse(path: &Path, bytes: &[u8]) -> Result<Vec<Gate>, BenchError> {
-    if bytes.len() as u64 > MAX_FILE {
-        return Err(BenchError::GatesTooLarge(path.into()));
-    }
-    let gates: Vec<Gate> =
-        serde_json::from_slice(bytes).map_err(|error| BenchError::GatesSchema {
-            path: path.into(),
-            line: error.line(),
-            column: error.column(),
-            message: escape(&text::json_message(&error)).into_owned(),
-        })?;
+    let gates: Vec<Gate> = serde_json::from_slice(bytes).map_err(|error| {
+        let show = |message: &str| escape(message).into_owned();
+        FileError::syntax(path, EXPECTED, &error, show, "")
+    })?;
     match gates.len() {
         0 => Err(BenchError::NoGates(path.into())),
-        n if n > MAX_GATES => Err(BenchError::GatesTooLarge(path.into())),
+        n if n > MAX_GATES => Err(FileError::too_large(path, limit()).into()),
         _ => Ok(gates),
     }
 }

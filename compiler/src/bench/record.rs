@@ -26,27 +26,11 @@ pub enum Phase {
     EndToEnd,
 }
 
-impl Phase {
-    /// All phases.
-    pub const ALL: [Phase; 3] = [Phase::Prefill, Phase::Decode, Phase::EndToEnd];
-
-    /// Returns the name used in files.
-    pub const fn key(self) -> &'static str {
-        match self {
-            Phase::Prefill => "prefill",
-            Phase::Decode => "decode",
-            Phase::EndToEnd => "end_to_end",
-        }
-    }
-
-    /// Returns the display name.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Phase::EndToEnd => "end to end",
-            other => other.key(),
-        }
-    }
-}
+htc_formats::names!(Phase {
+    Prefill "prefill",
+    Decode "decode",
+    EndToEnd "end to end",
+});
 
 /// Variants of tokens per joule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,19 +43,11 @@ pub enum PerJoule {
     Decode,
 }
 
-impl PerJoule {
-    /// All variants.
-    pub const ALL: [PerJoule; 3] = [PerJoule::Run, PerJoule::Net, PerJoule::Decode];
-
-    /// Returns the display name.
-    pub const fn name(self) -> &'static str {
-        match self {
-            PerJoule::Run => "end to end",
-            PerJoule::Net => "beyond idling",
-            PerJoule::Decode => "decode",
-        }
-    }
-}
+htc_formats::names!(PerJoule {
+    Run "end to end",
+    Net "beyond idling",
+    Decode "decode",
+});
 
 /// Sensor data of one run. Unknown values are `None` (null in JSON), never 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, JsonSchema, Serialize)]
@@ -497,25 +473,27 @@ impl Record {
             let place = format!(" at {} tokens of context", swept.length);
             (place, &swept.phases, &Phase::ALL[..2])
         });
-        let all = std::iter::once(prompts).chain(swept);
-        let found = all.flat_map(|(place, phases, of)| {
-            of.iter().filter_map(move |&phase| {
-                let check = phases.get(phase)?.comparison?.variance?;
+        let mut notes = Vec::new();
+        for (place, phases, of) in std::iter::once(prompts).chain(swept) {
+            for &phase in of {
+                let comparison = phases.get(phase).and_then(|of| of.comparison);
+                let check = comparison.and_then(|of| of.variance);
+                let Some(check) = check.filter(|check| check.contaminated) else {
+                    continue;
+                };
                 let (noisy, steady, ratio) = if check.ratio > 1.0 {
-("subject", "baseline", check.ratio)
-} else {
-("baseline", "subject", 1.0 / check.ratio)
-};
-                check.contaminated.then(|| {
-                    format!(
-                        "{}{place}: contaminated: the {noisy}'s relative variance is {ratio:.1} times the {steady}'s, \
-                         more than {:.1}; measure again on a quiet machine",
-                        phase.name(),
-                        check.threshold
-                    )
-                })
-            })
-        });
-        found.collect()
+                    ("subject", "baseline", check.ratio)
+                } else {
+                    ("baseline", "subject", 1.0 / check.ratio)
+                };
+                notes.push(format!(
+                    "{}{place}: contaminated: the {noisy}'s relative variance is {ratio:.1} times the {steady}'s, \
+                     more than {:.1}; measure again on a quiet machine",
+                    phase.name(),
+                    check.threshold
+                ));
+            }
+        }
+        notes
     }
 }

@@ -80,16 +80,13 @@ impl<B: Backend> InProcessRunner<B> {
         setting: ActiveSetting,
     ) -> Result<Self, BenchError> {
         let session = Session::with_kv_type(Arc::clone(model), backend, context, kv_type);
-        let mut session = session.map_err(|error| BenchError::Exec {
+        let failed = |error| BenchError::Generate {
             model: name.clone(),
             error,
-        })?;
+        };
+        let mut session = session.map_err(|error| failed(error.into()))?;
         session.set(setting);
-        let sampler = Sampler::new(SamplingOptions::default());
-        let sampler = sampler.map_err(|error| BenchError::Generate {
-            model: name.clone(),
-            error,
-        })?;
+        let sampler = Sampler::new(SamplingOptions::default()).map_err(failed)?;
         Ok(InProcessRunner {
             name,
             tokenizer,

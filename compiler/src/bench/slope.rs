@@ -17,12 +17,13 @@ use super::BenchError;
 use super::record::SCHEMA;
 use super::statistics::SAMPLES;
 use crate::options::MeasuredEnergy;
+use crate::system::error::FileError;
 use crate::system::random::Rng;
 use crate::system::text;
 
-pub(super) const MAX_FILE: u64 = 1 << 24;
+const MAX_FILE: u64 = 1 << 24;
 
-pub(super) const MAX_PAIRS: usize = 1000;
+const MAX_PAIRS: usize = 1000;
 
 /// Maximum number of records.
 pub const MAX_FILES: usize = 16;
@@ -100,7 +101,7 @@ pub fn read(paths: &[PathBuf]) -> Result<Option<MeasuredEnergy>, BenchError> {
     let mut first: Option<(&Path, Record)> = None;
     let mut digests = Vec::new();
     for path in paths {
-        let bytes = bytes_of(path)?;
+        let bytes = text::read_bytes(path, MAX_FILE, limit, "give the `json` of `htc bench`")?;
         let digest = Digest::of_bytes(&bytes);
         if digests.contains(&digest) {
             return Err(BenchError::DuplicateRecord(path.clone()));
@@ -140,20 +141,15 @@ fn shorten(text: &str) -> String {
     escape(&text).into_owned()
 }
 
-fn bytes_of(path: &Path) -> Result<Vec<u8>, BenchError> {
-    match text::read_bytes(path, MAX_FILE) {
-        Ok(bytes) if bytes.len() as u64 > MAX_FILE => Err(BenchError::RecordTooLarge(path.into())),
-        Ok(bytes) => Ok(bytes),
-        Err(error) => Err(BenchError::ReadRecord {
-            path: path.into(),
-            error,
-        }),
-    }
+fn limit() -> String {
+    format!(
+        "a record of a benchmark has at most {MAX_FILE} bytes and {MAX_PAIRS} pairs; measure fewer pairs"
+    )
 }
 
 /// Returns an error constructor for a record that does not suit: expected, found and remedy.
-fn unsuitable(path: &Path) -> impl Fn(&'static str, String, &'static str) -> BenchError {
-    |expected, found, remedy| BenchError::Unsuitable {
+fn unsuitable(path: &Path) -> impl Fn(&'static str, String, &'static str) -> FileError {
+    |expected, found, remedy| FileError::Unsuitable {
         path: path.into(),
         expected,
         found,
@@ -161,14 +157,11 @@ fn unsuitable(path: &Path) -> impl Fn(&'static str, String, &'static str) -> Ben
     }
 }
 
-fn parse(path: &Path, bytes: &[u8]) -> Result<Record, BenchError> {
-    let record: Record =
-        serde_json::from_slice(bytes).map_err(|error| BenchError::RecordSchema {
-            path: path.into(),
-            line: error.line(),
-            column: error.column(),
-            property: shorten(&text::json_message(&error)),
-        })?;
+fn parse(path: &Path, bytes: &[u8]) -> Result<Record, FileError> {
+    let record: Record = serde_json::from_slice(bytes).map_err(|error| {
+        let expected = "the JSON of `htc bench`";
+        FileError::syntax(path, expected, &error, shorten, "; measure again")
+    })?;
     let other = unsuitable(path);
     if (&record.kind[..], record.schema) != ("benchmark", SCHEMA) {
         let found = format!("`{}` of schema {}", shorten(&record.kind), record.schema);
@@ -184,7 +177,7 @@ fn parse(path: &Path, bytes: &[u8]) -> Result<Record, BenchError> {
     Ok(record)
 }
 
-fn pairs_of(path: &Path, record: &Record) -> Result<Vec<[EnergyPoint; 2]>, BenchError> {
+fn pairs_of(path: &Path, record: &Record) -> Result<Vec<[EnergyPoint; 2]>, FileError> {
     let other = unsuitable(path);
     let remedy =
         "measure a `fraction` of a model `against` itself, or an artifact `against` its source";
@@ -208,7 +201,7 @@ fn pairs_of(path: &Path, record: &Record) -> Result<Vec<[EnergyPoint; 2]>, Bench
         return Err(other("sizes that are 1 % apart at least", found, remedy));
     }
     if record.pairs.len() > MAX_PAIRS {
-        return Err(BenchError::RecordTooLarge(path.into()));
+        return Err(FileError::too_large(path, limit()));
     }
     let pair = |pair: &Pair| {
         let baseline = pair.baseline.as_ref()?;

@@ -20,32 +20,22 @@ pub enum PromptKind {
     Creative,
 }
 
+htc_formats::names!(PromptKind {
+    Coding "coding",
+    Reasoning "reasoning",
+    Factual "factual",
+    Creative "creative",
+});
+
 impl PromptKind {
-    /// All kinds.
-    pub const ALL: [PromptKind; 4] = [
-        PromptKind::Coding,
-        PromptKind::Reasoning,
-        PromptKind::Factual,
-        PromptKind::Creative,
-    ];
-
-    const fn name_and_text(self) -> (&'static str, &'static str) {
-        match self {
-            PromptKind::Coding => ("coding", include_str!("prompts/coding.txt")),
-            PromptKind::Reasoning => ("reasoning", include_str!("prompts/reasoning.txt")),
-            PromptKind::Factual => ("factual", include_str!("prompts/factual.txt")),
-            PromptKind::Creative => ("creative", include_str!("prompts/creative.txt")),
-        }
-    }
-
-    /// Returns the name.
-    pub const fn name(self) -> &'static str {
-        self.name_and_text().0
-    }
-
     /// Returns the text of the prompt.
     pub const fn text(self) -> &'static str {
-        self.name_and_text().1
+        match self {
+            PromptKind::Coding => include_str!("prompts/coding.txt"),
+            PromptKind::Reasoning => include_str!("prompts/reasoning.txt"),
+            PromptKind::Factual => include_str!("prompts/factual.txt"),
+            PromptKind::Creative => include_str!("prompts/creative.txt"),
+        }
     }
 }
 

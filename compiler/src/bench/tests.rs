@@ -4,6 +4,7 @@ use super::gates::{self, Outcome};
 use super::record::{Conditions, ModelRecord, Phase, Record};
 use super::runner::{RunWatch, Timing};
 use super::*;
+use crate::system::error::FileError;
 
 struct ScriptedRunner<'a> {
     name: &'static str,
@@ -471,11 +472,11 @@ fn invalid_gates_report_their_line() {
         (1, "[{", "EOF"),
     ] {
         match gates_of(text).unwrap_err() {
-            BenchError::GatesSchema {
+            BenchError::File(FileError::Syntax {
                 line: found,
                 message: what,
                 ..
-            } => {
+            }) => {
                 assert!(
                     found == line && what.contains(words),
                     "{text}: line {found}: {what}"
@@ -489,13 +490,16 @@ fn invalid_gates_report_their_line() {
         "[{}]",
         vec!["{\"metric\": \"decode_ratio\", \"at_least\": 1}"; 1001].join(",")
     );
-    assert!(matches!(gates_of(&many), Err(BenchError::GatesTooLarge(_))));
+    assert!(matches!(
+        gates_of(&many),
+        Err(BenchError::File(FileError::TooLarge { .. }))
+    ));
     assert!(matches!(
         gates_of(&" ".repeat(2 << 20)),
-        Err(BenchError::GatesTooLarge(_))
+        Err(BenchError::File(FileError::TooLarge { .. }))
     ));
     assert!(matches!(
         gates::read(std::path::Path::new("no/such")),
-        Err(BenchError::ReadGates { .. })
+        Err(BenchError::File(FileError::Read { .. }))
     ));
 }

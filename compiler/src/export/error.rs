@@ -11,10 +11,12 @@ use htc_formats::model::Role;
 use thiserror::Error;
 
 use crate::event::Cancelled;
+use crate::system::error::FileError;
 
 /// Errors of an export. Options are named as in the library, in backticks.
 #[derive(Debug, Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "fields that the messages name")]
 pub enum ExportError {
     /// The artifact is unreadable, or the output's location is not writable.
     #[error(transparent)]
@@ -28,11 +30,8 @@ pub enum ExportError {
     /// The output reads differently from the artifact.
     #[error("what was written would be read otherwise: {what} is {found}, expected {expected}")]
     Differs {
-        /// The item that differs.
         what: String,
-        /// Value in the artifact.
         expected: String,
-        /// Value in the output.
         found: String,
     },
     /// The output is the artifact itself.
@@ -43,12 +42,7 @@ pub enum ExportError {
     FolderExists(PathBuf),
     /// A folder to be replaced has files that no export writes.
     #[error("{}: holds {other:?}, which is no file of a model; it is not replaced, give another name", path.display())]
-    ForeignFile {
-        /// The folder.
-        path: PathBuf,
-        /// A foreign file in it.
-        other: String,
-    },
+    ForeignFile { path: PathBuf, other: String },
     /// The output folder is a file.
     #[error("{}: is no folder; give another name", .0.display())]
     NotAFolder(PathBuf),
@@ -61,11 +55,8 @@ pub enum ExportError {
         if role.to_string().ends_with(".bias") { "; compile it again with `bias` off" } else { "" }
     )]
     UnsupportedTensor {
-        /// The tensor.
         role: Role,
-        /// The container.
         container: &'static str,
-        /// The model's architecture.
         architecture: String,
     },
     /// A tensor is missing from the artifact.
@@ -73,20 +64,12 @@ pub enum ExportError {
     Missing(Role),
     /// Rows do not decode, or have no code in the requested type.
     #[error("{tensor}: {error}")]
-    Block {
-        /// The tensor of the output.
-        tensor: String,
-        /// Error of the codec.
-        error: CodecError,
-    },
+    Block { tensor: String, error: CodecError },
     /// A value exceeds the range of a type.
     #[error("{tensor}: a number of magnitude {value:e} is beyond {dtype}; give `as` bf16 or f32")]
     Overflow {
-        /// The tensor of the output.
         tensor: String,
-        /// The value.
         value: f32,
-        /// The type.
         dtype: DType,
     },
     /// The type is not supported in folders.
@@ -103,32 +86,16 @@ pub enum ExportError {
     /// The disk space does not suffice.
     #[error("{}: no space: {needed} bytes are needed, {free} are free there; free some, or give another name", path.display())]
     NoSpace {
-        /// The output.
         path: PathBuf,
-        /// Bytes of the output.
         needed: u64,
-        /// Free bytes.
         free: u64,
     },
     /// The output cannot be written as GGUF.
     #[error(transparent)]
     Gguf(#[from] WriteError),
-    /// Weights of a folder cannot be written.
-    #[error("{}: cannot be written: {problem}", path.display())]
-    Safetensors {
-        /// The file.
-        path: PathBuf,
-        /// Error of the library.
-        problem: String,
-    },
     /// A file cannot be written.
-    #[error("{}: cannot be written: {source}", path.display())]
-    Write {
-        /// The file.
-        path: PathBuf,
-        /// Error of the system.
-        source: std::io::Error,
-    },
+    #[error(transparent)]
+    File(#[from] FileError),
     /// A thread cannot be started.
     #[error("no thread can be started: {0}; end other programs or raise the limit of processes")]
     Thread(#[from] std::io::Error),

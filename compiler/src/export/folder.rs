@@ -22,6 +22,7 @@ use super::produce::Producer;
 use super::{ExportError, check};
 use crate::event::Event;
 use crate::system::disk;
+use crate::system::error::FileError;
 
 /// Unless a single tensor has more.
 const MAX_SHARD_BYTES: u64 = 4 << 30;
@@ -36,17 +37,15 @@ pub(super) struct ModelFolder<'a> {
 /// Checks that a folder may be written: it is missing, empty, or that of an earlier export and may
 /// be replaced.
 pub(super) fn check_destination(path: &Path, overwrite: bool) -> Result<(), ExportError> {
-    let failed = |source| ExportError::Write {
-        path: path.to_owned(),
-        source,
-    };
-    let (parent, name) = Folder::parent_of(path).map_err(failed)?;
+    let failed = FileError::write(path);
+    let (parent, name) = Folder::parent_of(path).map_err(&failed)?;
     match parent.metadata(&name) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             // Fails early.
-            return parent.temporary_folder().map(|_| ()).map_err(failed);
+            parent.temporary_folder().map_err(failed)?;
+            return Ok(());
         }
-        Err(error) => return Err(failed(error)),
+        Err(error) => return Err(failed(error).into()),
         Ok(found) if !found.is_folder => return Err(ExportError::NotAFolder(path.to_owned())),
         Ok(_) => {}
     }
@@ -77,19 +76,16 @@ impl ModelFolder<'_> {
 
     /// Writes a temporary folder, checks it, and renames it.
     pub fn write(&self, producer: &Producer<'_>, model: &ModelFile) -> Result<(), ExportError> {
-        let failed = |source| ExportError::Write {
-            path: self.path.to_owned(),
-            source,
-        };
+        let failed = FileError::write(self.path);
         let vocabulary = model.vocabulary.as_ref().ok();
         let context = model.hyper.context;
         let files = vocabulary.map(|known| HuggingFaceFiles::from_vocabulary(known, context));
         producer.watch.check_cancelled()?;
-        let (parent, name) = Folder::parent_of(self.path).map_err(failed)?;
-        let fresh = parent.temporary_folder().map_err(failed)?;
+        let (parent, name) = Folder::parent_of(self.path).map_err(&failed)?;
+        let fresh = parent.temporary_folder().map_err(&failed)?;
         let put = |name: &str, bytes: &[u8]| {
             let to = OsStr::new(name);
-            disk::write_in(fresh.folder(), to, false, |to| to.write_all(bytes)).map_err(failed)
+            disk::write_in(fresh.folder(), to, false, |to| to.write_all(bytes)).map_err(&failed)
         };
         put(CONFIG, pretty(&self.config.json).as_bytes())?;
         for (name, bytes) in files.iter().flat_map(HuggingFaceFiles::names_and_contents) {
@@ -100,14 +96,14 @@ impl ModelFolder<'_> {
             put(INDEX, pretty(&index).as_bytes())?;
         }
         producer.watch.report(Event::Flushing);
-        fresh.folder().sync().map_err(failed)?;
+        fresh.folder().sync().map_err(&failed)?;
         reopen(fresh.folder().path(), model)?;
         producer.watch.check_cancelled()?;
         if !self.overwrite {
             // The rename reports a folder that is no longer empty.
             let _ = parent.remove_folder(&name);
         }
-        fresh.persist(&name, self.overwrite).map_err(failed)?;
+        fresh.persist(&name, self.overwrite).map_err(&failed)?;
         // The files are synced; the folder's name is not.
         Ok(())
     }
@@ -177,20 +173,14 @@ impl ModelFolder<'_> {
         if let Some(error) = failure.into_inner() {
             return Err(error);
         }
-        written.map_err(|error| ExportError::Safetensors {
-            path: self.path.to_owned(),
-            problem: error.to_string(),
-        })?;
         let finish = || -> io::Result<()> {
+            written.map_err(io::Error::other)?;
             // The library creates private files.
             let mode = fs::metadata(path.with_file_name(CONFIG))?.permissions();
             fs::set_permissions(path, mode)?;
             File::open(path)?.sync_all()
         };
-        finish().map_err(|source| ExportError::Write {
-            path: self.path.to_owned(),
-            source,
-        })
+        Ok(finish().map_err(FileError::write(self.path))?)
     }
 }
 

@@ -14,6 +14,7 @@ use super::produce::Producer;
 use super::{ExportError, check};
 use crate::event::Event;
 use crate::system::disk;
+use crate::system::error::FileError;
 
 /// Version of the block formats, which llama.cpp requires in quantised files.
 const QUANTIZATION_VERSION: u32 = 2;
@@ -93,12 +94,12 @@ impl<'a> GgufFile<'a> {
         producer: &Producer<'_>,
         model: Option<&ModelFile>,
     ) -> Result<(), ExportError> {
-        let failed = |source| self.failed(source);
-        let (folder, name) = Folder::parent_of(self.path).map_err(failed)?;
+        let failed = FileError::write(self.path);
+        let (folder, name) = Folder::parent_of(self.path).map_err(&failed)?;
         let temporary = folder
             .temporary(folder.mode_for_replacement(&name))
-            .map_err(failed)?;
-        self.fill(temporary.file().map_err(failed)?, producer, model)?;
+            .map_err(&failed)?;
+        self.fill(temporary.file().map_err(&failed)?, producer, model)?;
         producer.watch.check_cancelled()?;
         temporary.persist(&name, self.overwrite).map_err(failed)?;
         if let Err(error) = folder.sync() {
@@ -117,33 +118,26 @@ impl<'a> GgufFile<'a> {
         producer: &Producer<'_>,
         model: Option<&ModelFile>,
     ) -> Result<(), ExportError> {
-        let failed = |source| self.failed(source);
+        let failed = FileError::write(self.path);
         let mut to = BufWriter::with_capacity(1 << 20, SyncingWriter { file, since: 0 });
         let written = self.writer()?.write_with(&mut to, |index, to| {
             producer.tensor(&self.outputs[index], &mut |bytes| {
-                to.write_all(bytes).map_err(failed)
+                Ok(to.write_all(bytes).map_err(&failed)?)
             })
         });
         written.map_err(|error| match error {
-            ExportError::Gguf(WriteError::Io(source)) => failed(source),
+            ExportError::Gguf(WriteError::Io(source)) => failed(source).into(),
             error => error,
         })?;
-        to.flush().map_err(failed)?;
+        to.flush().map_err(&failed)?;
         producer.watch.report(Event::Flushing);
-        file.sync_all().map_err(failed)?;
+        file.sync_all().map_err(&failed)?;
         let Some(model) = model else {
             return Ok(());
         };
         let map = MappedFile::from_file(self.path.to_owned(), file);
         let map = map.map_err(|error| failed(error.into_io()))?;
         reopen(&map, model)
-    }
-
-    fn failed(&self, source: io::Error) -> ExportError {
-        ExportError::Write {
-            path: self.path.to_owned(),
-            source,
-        }
     }
 }
 

@@ -236,10 +236,7 @@ impl Job<'_> {
             return Err(ExportError::SameFile(path.to_owned()));
         }
         HtzWriter::check_destination(path, self.options.overwrite)?;
-        disk::check_writable(path).map_err(|source| ExportError::Write {
-            path: path.to_owned(),
-            source,
-        })
+        Ok(disk::check_writable(path)?)
     }
 
     fn check_disk_space(&self, path: &Path, needed: u64) -> Result<(), ExportError> {

@@ -151,21 +151,15 @@ impl fmt::Display for ExportReport {
         let files: Vec<String> = files.collect();
         writeln!(f, "{} -> {}", self.artifact, files.join(" and "))?;
         for sum in &self.matrices {
-            let MatrixSum {
-                how,
-                dtype,
-                tensors,
-                bytes,
-            } = sum;
-            let how = match *how {
+            let how = match sum.how {
                 "stored" => "as stored",
                 how => how,
             };
-            let bytes = format_bytes(*bytes);
+            let (dtype, bytes) = (sum.dtype.name(), format_bytes(sum.bytes));
+            let tensors = sum.tensors;
             writeln!(
                 f,
-                "  {how:<10} {tensors:>5} matrices  {:<8} {bytes:>10}",
-                dtype.name()
+                "  {how:<10} {tensors:>5} matrices  {dtype:<8} {bytes:>10}"
             )?;
         }
         for note in &self.notes {

@@ -123,7 +123,7 @@ pub struct CalibrationOptions {
             value_name = "N",
             hide_short_help = true,
             allow_negative_numbers = true,
-            value_parser = flags::tokens(u32::MAX)
+            value_parser = flags::count(4..=i64::from(u32::MAX))
         )
     )]
     pub tokens: Option<usize>,
@@ -135,7 +135,7 @@ pub struct CalibrationOptions {
             value_name = "N",
             hide_short_help = true,
             allow_negative_numbers = true,
-            value_parser = flags::tokens(1 << 20)
+            value_parser = flags::count(4..=1 << 20)
         )
     )]
     pub context: Option<usize>,

@@ -180,7 +180,7 @@ pub struct ArtifactOptions {
             value_name = "STEPS",
             hide_short_help = true,
             allow_negative_numbers = true,
-            value_parser = flags::steps()
+            value_parser = flags::count(0..=100_000)
         )
     )]
     pub tune: Option<usize>,

@@ -1,5 +1,7 @@
 //! Flags of the options: headings of the help, parsers of values, and budgets.
 
+use std::ops::RangeInclusive;
+use std::str::FromStr;
 use std::time::Duration;
 
 use clap::builder::{
@@ -105,10 +107,9 @@ impl FromArgMatches for Budget {
 fn parse_rank(text: &str) -> Result<Budget, String> {
     match text {
         "full" => Ok(Budget::FullRank),
-        _ => match text.parse() {
-            Ok(n) if n >= 1 => Ok(Budget::Rank(n)),
-            _ => Err("expected a rank of at least 1, or full".into()),
-        },
+        _ => {
+            parse_if(text, |n| *n >= 1, "expected a rank of at least 1, or full").map(Budget::Rank)
+        }
     }
 }
 
@@ -119,18 +120,11 @@ pub fn method() -> impl TypedValueParser<Value = Option<Method>> {
         .map(|name| name.parse::<Method>().ok())
 }
 
-/// Returns the parser of a number of tokens.
-pub fn tokens(most: u32) -> impl TypedValueParser<Value = usize> {
+/// Returns the parser of a number of tokens or steps.
+pub fn count(range: RangeInclusive<i64>) -> impl TypedValueParser<Value = usize> {
     clap::value_parser!(u32)
-        .range(4..=i64::from(most))
-        .map(|tokens| tokens as usize)
-}
-
-/// Returns the parser of a number of tuning steps.
-pub fn steps() -> impl TypedValueParser<Value = usize> {
-    clap::value_parser!(u32)
-        .range(0..=100_000)
-        .map(|steps| steps as usize)
+        .range(range)
+        .map(|count| count as usize)
 }
 
 /// Returns the parser of a flag without a value that turns a switch on.
@@ -159,18 +153,27 @@ pub fn allocator() -> impl TypedValueParser<Value = Allocator> {
     PossibleValuesParser::new(Allocator::ALL.map(value)).try_map(|name| name.parse::<Allocator>())
 }
 
+/// Parses a value that `accepts`; the error is what is `expected`.
+pub fn parse_if<T: FromStr>(
+    text: &str,
+    accepts: impl Fn(&T) -> bool,
+    expected: &str,
+) -> Result<T, String> {
+    let value = text.parse().ok().filter(accepts);
+    value.ok_or_else(|| expected.to_owned())
+}
+
 pub fn parse_ratio(text: &str) -> Result<f64, String> {
-    match text.parse::<f64>() {
-        Ok(r) if r > 0.0 && r <= 1.0 => Ok(r),
-        _ => Err("expected a number above 0 and at most 1".into()),
-    }
+    let accepts = |ratio: &f64| *ratio > 0.0 && *ratio <= 1.0;
+    parse_if(text, accepts, "expected a number above 0 and at most 1")
+}
+
+pub fn is_positive(number: &f64) -> bool {
+    *number > 0.0 && number.is_finite()
 }
 
 pub fn parse_positive(text: &str) -> Result<f64, String> {
-    match text.parse::<f64>() {
-        Ok(x) if x > 0.0 && x.is_finite() => Ok(x),
-        _ => Err("expected a finite number above 0".into()),
-    }
+    parse_if(text, is_positive, "expected a finite number above 0")
 }
 
 /// Parses a percentage to a fraction.
@@ -184,17 +187,11 @@ pub fn parse_seconds(text: &str) -> Result<Duration, String> {
 }
 
 pub fn parse_parameters(text: &str) -> Result<u64, String> {
-    match text.parse() {
-        Ok(n) if n >= 1 => Ok(n),
-        _ => Err("expected a whole number of at least 1".into()),
-    }
+    parse_if(text, |n| *n >= 1, "expected a whole number of at least 1")
 }
 
 pub fn parse_cap(text: &str) -> Result<usize, String> {
-    match text.parse() {
-        Ok(n) if n >= 1 => Ok(n),
-        _ => Err("expected a rank of at least 1".into()),
-    }
+    parse_if(text, |n| *n >= 1, "expected a rank of at least 1")
 }
 
 /// Parses bytes: an integer, or a decimal with a unit of powers of 1000 or 1024.

@@ -3,7 +3,6 @@
 use maud::{Markup, html};
 use serde_json::Value;
 
-use super::PageError;
 use super::chart::{Point, Series, xy};
 use super::json::{at, fill, lines, list, num, points, properties, show, table, text};
 use super::number::{brief, percent};
@@ -109,8 +108,8 @@ fn strings(record: &Value, path: &str) -> Vec<String> {
     items.map(|item| show(item, "")).collect()
 }
 
-/// Returns the page about a measurement.
-pub fn page(record: &Record) -> Result<String, PageError> {
+/// Returns the page about a measurement; `None` above [`template::MAX_PAGE`] bytes.
+pub fn page(record: &Record) -> Option<String> {
     let (subject, baseline) = (&record.subject.name, record.baseline.as_ref());
     let against = baseline.map(|other| {
         let same = *subject == other.name;
@@ -137,7 +136,7 @@ pub fn page(record: &Record) -> Result<String, PageError> {
         )],
         ..Page::default()
     };
-    page.render().ok_or(PageError::PageTooLarge)
+    page.render()
 }
 
 fn tiles(record: &Value) -> Vec<(String, String)> {

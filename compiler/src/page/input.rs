@@ -1,22 +1,21 @@
 //! The files that a page is made from, recognised by their content.
 
-use std::io::{self, Read};
-use std::path::{Path, PathBuf};
+use std::io::Read;
+use std::path::Path;
 
-use htc_formats::htz::{Htz, HtzError, MAGIC, Manifest};
+use htc_formats::htz::{Htz, MAGIC, Manifest};
 use htc_formats::limits::{MAX_EXPERTS_OF_MODEL, MAX_LAYERS};
 use htc_formats::model::ProjectionKind;
-use htc_formats::open;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use thiserror::Error;
 
-use super::template::MAX_PAGE;
 use crate::analyse::record::{Analysis, Kind, VERSION};
 use crate::measure::Record;
 use crate::report::Report;
+use crate::system::error::FileError;
 use crate::system::show::file_name;
+use crate::system::text;
 
 /// Bytes of all JSON files together.
 pub const MAX_JSON: u64 = 1 << 25;
@@ -29,70 +28,7 @@ const MAX_ENTRIES: usize = MAX_LAYERS * (ProjectionKind::ALL.len() + 1) + MAX_EX
 /// Points of a record of a draft at most.
 pub const MAX_DRIFT_POINTS: usize = 4096;
 
-/// Reason why a file cannot be part of a page, or why there is no page.
-#[derive(Debug, Error)]
-pub enum PageError {
-    /// The file cannot be read.
-    #[error("{}: cannot be read: {source}; give the file that a command wrote", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// The error of the system.
-        source: io::Error,
-    },
-    /// The reports are too large together.
-    #[error("{}: reports have at most {MAX_JSON} bytes together, and with this file there are more; give the files that a command wrote, or fewer at a time", path.display())]
-    TooLarge {
-        /// The file.
-        path: PathBuf,
-    },
-    /// The file is of another kind.
-    #[error(
-        "{}: expected the report of a compilation, an analysis, an evaluation or a .htz, found {found}; make one with htc compile --report FILE, htc analyse --json or htc eval --json", path.display()
-    )]
-    Unknown {
-        /// The file.
-        path: PathBuf,
-        /// The kind that the file seems to be of.
-        found: &'static str,
-    },
-    /// The file is of a known kind and damaged.
-    #[error("{}: {kind}, and damaged: {what}; make it anew with {command}", path.display())]
-    Damaged {
-        /// The file.
-        path: PathBuf,
-        /// The kind.
-        kind: &'static str,
-        /// The damage.
-        what: String,
-        /// The command that writes such files.
-        command: &'static str,
-    },
-    /// Another version of htc wrote the file.
-    #[error(
-        "{}: {kind} of another version, expected {expected}, found {found}; make it anew with {command}", path.display()
-    )]
-    Version {
-        /// The file.
-        path: PathBuf,
-        /// The kind.
-        kind: &'static str,
-        /// Version that this program reads.
-        expected: u32,
-        /// Version of the file.
-        found: u64,
-        /// The command that writes such files.
-        command: &'static str,
-    },
-    /// The artifact is damaged.
-    #[error(transparent)]
-    Artifact(#[from] HtzError),
-    /// Browsers would not show the page.
-    #[error(
-        "the page would have more than {MAX_PAGE} bytes, which no browser shows well; give fewer files at a time"
-    )]
-    PageTooLarge,
-}
+const REMEDY: &str = "give the file that a command wrote";
 
 /// An artifact's manifest with the name of the file.
 #[derive(Clone, Debug)]
@@ -173,21 +109,14 @@ struct Keys {
 
 impl Inputs {
     /// Reads a file and adds its content.
-    pub fn read(&mut self, path: &Path) -> Result<(), PageError> {
-        let failed = |source| PageError::Read {
-            path: path.into(),
-            source,
-        };
-        let mut bytes = Vec::new();
-        let file = open::open_stream(path).map_err(|error| failed(error.into_io()))?;
+    pub fn read(&mut self, path: &Path) -> Result<(), FileError> {
+        let failed = FileError::read(path, REMEDY);
+        let file = text::open_file(path, REMEDY)?;
         let mut file = file.take(MAX_JSON + 1 - self.bytes);
-        let mut magic = Vec::new();
-        let length = MAGIC.len() as u64;
-        file.by_ref()
-            .take(length)
-            .read_to_end(&mut magic)
-            .map_err(failed)?;
-        if magic == MAGIC {
+        let mut bytes = Vec::new();
+        let mut magic = file.by_ref().take(MAGIC.len() as u64);
+        magic.read_to_end(&mut bytes).map_err(&failed)?;
+        if bytes == MAGIC {
             let htz = Htz::open(path)?;
             let artifact = SealedArtifact {
                 name: file_name(path),
@@ -198,24 +127,22 @@ impl Inputs {
             self.artifacts.push(artifact);
             return Ok(());
         }
-        if let Some(found) = other_format(&magic) {
-            let path = path.into();
-            return Err(PageError::Unknown { path, found });
+        if let Some(found) = other_format(&bytes) {
+            return Err(unknown(path, found));
         }
-        bytes.append(&mut magic);
         file.read_to_end(&mut bytes).map_err(failed)?;
         self.bytes += bytes.len() as u64;
         if self.bytes > MAX_JSON {
-            return Err(PageError::TooLarge { path: path.into() });
+            let limit = format!(
+                "reports have at most {MAX_JSON} bytes together, and with this file there are more; give the files that a command wrote, or fewer at a time"
+            );
+            return Err(FileError::too_large(path, limit));
         }
         self.take(path, &bytes)
     }
 
-    fn take(&mut self, path: &Path, json: &[u8]) -> Result<(), PageError> {
-        let unknown = |found| PageError::Unknown {
-            path: path.into(),
-            found,
-        };
+    fn take(&mut self, path: &Path, json: &[u8]) -> Result<(), FileError> {
+        let unknown = |found| unknown(path, found);
         let keys: Keys = serde_json::from_slice(json).map_err(|error| {
             let is_object = json.trim_ascii_start().starts_with(b"{");
             if is_object && (error.is_eof() || error.is_syntax()) {
@@ -250,6 +177,15 @@ impl Inputs {
     }
 }
 
+fn unknown(path: &Path, found: &str) -> FileError {
+    FileError::Unsuitable {
+        path: path.into(),
+        expected: "the report of a compilation, an analysis, an evaluation or a .htz",
+        found: found.to_owned(),
+        remedy: "make one with htc compile --report FILE, htc analyse --json or htc eval --json",
+    }
+}
+
 struct FileKind {
     name: &'static str,
     command: &'static str,
@@ -267,8 +203,8 @@ impl FileKind {
         FileKind { name, command }
     }
 
-    fn damaged(&self, path: &Path, what: String) -> PageError {
-        PageError::Damaged {
+    fn damaged(&self, path: &Path, what: String) -> FileError {
+        FileError::Damaged {
             path: path.into(),
             kind: self.name,
             what,
@@ -280,7 +216,7 @@ impl FileKind {
         &self,
         path: &Path,
         json: &[u8],
-    ) -> Result<T, PageError> {
+    ) -> Result<T, FileError> {
         let parsed: T =
             serde_json::from_slice(json).map_err(|error| self.damaged(path, error.to_string()))?;
         check(&parsed).map_err(|what| self.damaged(path, what))?;
@@ -299,13 +235,13 @@ fn is_analysis(json: &[u8]) -> bool {
 
 /// Refuses other versions first, since their keys differ. A missing version is reported with all other
 /// keys.
-fn check_analysis_version(path: &Path, json: &[u8]) -> Result<(), PageError> {
+fn check_analysis_version(path: &Path, json: &[u8]) -> Result<(), FileError> {
     #[derive(Deserialize)]
     struct OnlyVersion {
         version: u64,
     }
     match serde_json::from_slice::<OnlyVersion>(json) {
-        Ok(OnlyVersion { version }) if version != u64::from(VERSION) => Err(PageError::Version {
+        Ok(OnlyVersion { version }) if version != u64::from(VERSION) => Err(FileError::Version {
             path: path.into(),
             kind: ANALYSIS.name,
             expected: VERSION,

@@ -20,7 +20,6 @@ pub mod template;
 
 use data::{ArtifactData, PageData};
 use input::Inputs;
-pub use input::PageError;
 use maud::{Markup, html};
 use serde_json::Value;
 use template::{Page, Section};
@@ -65,11 +64,8 @@ const ANALYSES: [Spec; 8] = [
     ("outliers", "Attention sinks", "Positions, mostly the first, whose activations lie far out along one direction. A shared basis that does not cover the direction distorts attention.", Source::Analysis(analysis::sinks)),
 ];
 
-/// Returns the page about some files.
-///
-/// # Errors
-/// [`PageError`] if the page is too large.
-pub fn page(inputs: &Inputs) -> Result<String, PageError> {
+/// Returns the page about some files; `None` above [`template::MAX_PAGE`] bytes.
+pub fn page(inputs: &Inputs) -> Option<String> {
     let data = PageData::new(inputs);
     let [mut sections, mut appendix] =
         [&ARTIFACTS[..], &ANALYSES].map(|specs| specs.iter().map(|s| section(s, &data)).collect());
@@ -89,7 +85,7 @@ pub fn page(inputs: &Inputs) -> Result<String, PageError> {
             format!("Made by htc {}.", env!("CARGO_PKG_VERSION")),
         ],
     };
-    page.render().ok_or(PageError::PageTooLarge)
+    page.render()
 }
 
 fn section((id, title, lead, source): &Spec, data: &PageData) -> Section {

@@ -3,8 +3,9 @@ use std::path::Path;
 use htc_formats::model::ProjectionKind;
 use serde_json::{Value, json};
 
-use super::input::{Inputs, PageError};
+use super::input::Inputs;
 use super::page;
+use crate::system::error::FileError;
 
 fn digest() -> String {
     "ab".repeat(32)
@@ -53,11 +54,11 @@ fn report() -> Value {
     })
 }
 
-fn read(value: &Value) -> Result<Inputs, PageError> {
+fn read(value: &Value) -> Result<Inputs, FileError> {
     read_text(&value.to_string())
 }
 
-fn read_text(text: &str) -> Result<Inputs, PageError> {
+fn read_text(text: &str) -> Result<Inputs, FileError> {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), text).unwrap();
     let mut inputs = Inputs::default();
@@ -232,10 +233,10 @@ fn drafts_that_learn_are_drawn_beside_those_that_do_not() {
 
     let mut damaged = drift("off", Value::Null);
     damaged["points"][1]["acceptance"] = json!("many");
-    assert!(matches!(read(&damaged), Err(PageError::Damaged { .. })));
+    assert!(matches!(read(&damaged), Err(FileError::Damaged { .. })));
     let many = vec![point("t", 1, 0.5, Value::Null); super::input::MAX_DRIFT_POINTS + 1];
     damaged["points"] = json!(many);
-    assert!(matches!(read(&damaged), Err(PageError::Damaged { .. })));
+    assert!(matches!(read(&damaged), Err(FileError::Damaged { .. })));
 }
 
 #[test]
@@ -285,7 +286,7 @@ fn files_are_recognised_by_what_is_in_them() {
     for text in unknown {
         let error = read_text(text).unwrap_err();
         assert!(
-            matches!(error, PageError::Unknown { .. }),
+            matches!(error, FileError::Unsuitable { .. }),
             "{text}: {error}"
         );
         assert!(
@@ -294,7 +295,10 @@ fn files_are_recognised_by_what_is_in_them() {
         );
     }
     let deep = format!("{}1{}", "{\"a\":".repeat(300), "}".repeat(300));
-    assert!(matches!(read_text(&deep), Err(PageError::Unknown { .. })));
+    assert!(matches!(
+        read_text(&deep),
+        Err(FileError::Unsuitable { .. })
+    ));
     let mut cut = report().to_string();
     cut.truncate(cut.len() / 2);
     let damaged = [
@@ -307,14 +311,14 @@ fn files_are_recognised_by_what_is_in_them() {
     for version in [1, 2, 4] {
         let analysis = json!({"kind": "analysis", "version": version, "model": "m"});
         let error = read(&analysis).unwrap_err();
-        assert!(matches!(error, PageError::Version { .. }), "{error}");
+        assert!(matches!(error, FileError::Version { .. }), "{error}");
         let said = format!("an analysis of another version, expected 3, found {version};");
         assert!(error.to_string().contains(&said), "{error}");
     }
     for text in damaged {
         let error = read_text(&text).unwrap_err();
         assert!(
-            matches!(error, PageError::Damaged { .. }),
+            matches!(error, FileError::Damaged { .. }),
             "{text}: {error}"
         );
         assert!(error.to_string().contains("make it anew with"), "{error}");
@@ -322,7 +326,7 @@ fn files_are_recognised_by_what_is_in_them() {
     }
     assert!(matches!(
         Inputs::default().read(Path::new("/no/such/file")),
-        Err(PageError::Read { .. })
+        Err(FileError::Read { .. })
     ));
 }
 
@@ -344,7 +348,7 @@ fn a_layer_that_no_model_has_is_damage() {
     }
     let mut report = report();
     report["axiom"][0]["trace"] = json!(vec![0.5; 5000]);
-    assert!(matches!(read(&report), Err(PageError::Damaged { .. })));
+    assert!(matches!(read(&report), Err(FileError::Damaged { .. })));
 }
 
 #[test]

@@ -6,10 +6,10 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
 use htc_formats::folder::{Folder, UNFINISHED_SUFFIX};
-use thiserror::Error;
 
 use crate::calibrate::cache;
 use crate::make::work::{IdleWorkFolder, is_older};
+use crate::system::error::FileError;
 
 /// Younger ones may still be written to.
 const UNFINISHED_AGE: Duration = Duration::from_secs(60 * 60);
@@ -40,21 +40,11 @@ pub struct Leftover {
     pub removed: io::Result<()>,
 }
 
-/// Error returned by [`clean`].
-#[derive(Debug, Error)]
-#[error("{}: {error}", path.display())]
-pub struct CleanError {
-    /// The folder that cannot be read.
-    pub path: PathBuf,
-    /// Error of the system.
-    pub error: io::Error,
-}
-
 /// Removes leftovers of this user's runs that no process uses, and calls `tell` for each.
 ///
 /// # Errors
-/// [`CleanError`] if a folder cannot be read.
-pub fn clean(request: &CleanRequest, mut tell: impl FnMut(&Leftover)) -> Result<(), CleanError> {
+/// [`FileError::Access`] if a folder cannot be read.
+pub fn clean(request: &CleanRequest, mut tell: impl FnMut(&Leftover)) -> Result<(), FileError> {
     let CleanRequest {
         folders,
         cache,
@@ -74,18 +64,15 @@ pub fn clean(request: &CleanRequest, mut tell: impl FnMut(&Leftover)) -> Result<
     };
     let cache = cache.iter().filter(|path| path.exists());
     for path in folders.iter().chain(cache.clone()) {
-        let failed = |error| CleanError {
-            path: path.clone(),
-            error,
-        };
-        let folder = Folder::open(path).map_err(failed)?;
-        for found in IdleWorkFolder::all(&folder).map_err(failed)? {
+        let failed = FileError::access(path);
+        let folder = Folder::open(path).map_err(&failed)?;
+        for found in IdleWorkFolder::all(&folder).map_err(&failed)? {
             let place = path.join(&found.name);
             done(place, found.bytes, found.modified, &|| {
                 found.remove(&folder)
             });
         }
-        for name in folder.names().map_err(failed)? {
+        for name in folder.names().map_err(&failed)? {
             if let Some((bytes, modified)) = stale_file(&folder, &name) {
                 done(path.join(&name), bytes, modified, &|| folder.remove(&name));
             }
@@ -100,11 +87,7 @@ pub fn clean(request: &CleanRequest, mut tell: impl FnMut(&Leftover)) -> Result<
         }
     }
     for path in cache {
-        let found = cache::idle_entries(path).map_err(|error| CleanError {
-            path: path.clone(),
-            error,
-        })?;
-        for found in found {
+        for found in cache::idle_entries(path).map_err(FileError::access(path))? {
             done(found.path.clone(), found.bytes, found.modified, &|| {
                 found.remove()
             });

@@ -25,6 +25,7 @@ use crate::unit::{MakeError, UnitError};
 /// backticks.
 #[derive(Debug, Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "fields that the messages name")]
 pub enum CompileError {
     /// The source is missing, damaged or not supported.
     #[error(transparent)]
@@ -35,9 +36,7 @@ pub enum CompileError {
     /// The source has no usable vocabulary.
     #[error("{}: {error}", path.display())]
     Vocabulary {
-        /// The source.
         path: PathBuf,
-        /// The fault.
         error: VocabularyError,
     },
     /// GPU kernels cannot be compiled.
@@ -79,33 +78,22 @@ pub enum CompileError {
     Plan(#[from] PlanError),
     /// The request cannot be stored as two planes.
     #[error("`planes` 2: {why}")]
-    Planes {
-        /// The reason, with a remedy.
-        why: &'static str,
-    },
+    Planes { why: &'static str },
     /// Options contradict each other or the plan.
     #[error(transparent)]
     Options(#[from] OptionError),
     /// The disk space does not suffice for the artifact.
     #[error("{}: no space: {needed} bytes are needed, {free} are free there; free some, give another `output`, or compress more", path.display())]
     NoSpace {
-        /// The artifact.
         path: PathBuf,
-        /// Bytes of the artifact, or of two if candidates are compared.
         needed: u64,
-        /// Free bytes.
         free: u64,
     },
     /// The memory does not suffice.
     #[error(
         "no memory: about {needed} bytes are needed, {available} are available; end other programs, or give fewer `threads`"
     )]
-    NoMemory {
-        /// Maximum of the needed bytes, without the mapped source.
-        needed: u64,
-        /// Available bytes.
-        available: u64,
-    },
+    NoMemory { needed: u64, available: u64 },
     /// A unit, a stored tensor or a thread fails.
     #[error(transparent)]
     Make(MakeError),
@@ -116,12 +104,7 @@ pub enum CompileError {
     #[error(
         "`probe_layer` {layer}: the model has {}, counted from 0; give a lower one", format_count(*layers, "layer")
     )]
-    NoSuchLayer {
-        /// The requested layer.
-        layer: usize,
-        /// Number of layers of the model.
-        layers: usize,
-    },
+    NoSuchLayer { layer: usize, layers: usize },
     /// The search over candidates failed.
     #[error(transparent)]
     Trial(TrialError),

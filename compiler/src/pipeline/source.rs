@@ -126,21 +126,22 @@ pub fn open(input: &Path) -> Result<ModelFile, CompileError> {
     }
 }
 
-pub(super) fn source_files(source: &ModelFile) -> Vec<PathBuf> {
+/// Returns the files of a source, and those from which its vocabulary may be read.
+fn possible_files(source: &ModelFile) -> impl Iterator<Item = PathBuf> {
     let vocabulary = HuggingFaceFiles::NAMES.map(|name| source.path.join(name));
     let files = source.files.iter().map(|file| file.path().to_owned());
-    files
-        .chain(vocabulary.into_iter().filter(|path| path.exists()))
+    files.chain(vocabulary)
+}
+
+pub(super) fn source_files(source: &ModelFile) -> Vec<PathBuf> {
+    possible_files(source)
+        .filter(|path| path.exists())
         .collect()
 }
 
 /// Returns true if a path leads to the source, to one of its files, or to one in its folder from
 /// which its vocabulary may be read.
 pub(crate) fn is_source_file(source: &ModelFile, path: &Path) -> bool {
-    let vocabulary = HuggingFaceFiles::NAMES.map(|name| source.path.join(name));
-    let files = source.files.iter().map(|file| file.path());
-    files
-        .chain([source.path.as_path()])
-        .chain(vocabulary.iter().map(PathBuf::as_path))
-        .any(|file| is_same_file(file, path))
+    let mut files = possible_files(source).chain([source.path.clone()]);
+    files.any(|file| is_same_file(&file, path))
 }

@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 
 use htc_formats::folder::Folder;
 
+use super::error::FileError;
+
 /// Returns the available bytes of a folder's file system, if known.
 #[cfg(unix)]
 pub fn free_bytes(folder: &Path) -> Option<u64> {
@@ -54,33 +56,39 @@ fn same_inode(_: &Path, _: &Path) -> bool {
 }
 
 /// Checks that a file can be created at `path`.
-pub fn check_writable(path: &Path) -> io::Result<()> {
-    match fs::metadata(path) {
-        Ok(found) if !found.is_file() => return Ok(()),
-        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    let (folder, _) = Folder::parent_of(path)?;
-    folder.temporary(0o600).map(|_| ())
+///
+/// # Errors
+/// [`FileError::Write`].
+pub fn check_writable(path: &Path) -> Result<(), FileError> {
+    let check = || match fs::metadata(path) {
+        Ok(found) if !found.is_file() => Ok(()),
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+        _ => {
+            let (folder, _) = Folder::parent_of(path)?;
+            folder.temporary(0o600).map(|_| ())
+        }
+    };
+    check().map_err(FileError::write(path))
 }
 
-/// Writes a file atomically, without sync; keeps the permissions of a replaced file.
-pub fn write(
-    path: &Path,
-    replace: bool,
-    write: impl FnOnce(&mut BufWriter<&File>) -> io::Result<()>,
-) -> io::Result<()> {
-    if replace && fs::metadata(path).is_ok_and(|found| !found.is_file()) {
-        let file = open_special(path)?;
-        let mut to = BufWriter::new(&file);
-        write(&mut to)?;
-        return to.flush();
-    }
-    let (folder, name) = Folder::parent_of(path)?;
-    write_in(&folder, &name, replace, write)
+/// Writes a text atomically, without sync; keeps the permissions of a replaced file. Writes to
+/// special files such as devices, if they may be replaced.
+///
+/// # Errors
+/// [`FileError::Write`].
+pub fn write(path: &Path, text: &str, replace: bool) -> Result<(), FileError> {
+    let write = || {
+        if replace && fs::metadata(path).is_ok_and(|found| !found.is_file()) {
+            return open_special(path)?.write_all(text.as_bytes());
+        }
+        let (folder, name) = Folder::parent_of(path)?;
+        write_in(&folder, &name, replace, |to| to.write_all(text.as_bytes()))
+    };
+    write().map_err(FileError::write(path))
 }
 
-/// Writes the file `name` of an open folder, as [`write()`].
+/// Writes the file `name` of an open folder atomically, without sync; keeps the permissions of a
+/// replaced file.
 pub fn write_in(
     folder: &Folder,
     name: &OsStr,
@@ -146,13 +154,18 @@ mod tests {
             to.write_all(b"half")?;
             Err(io::Error::from(ErrorKind::StorageFull))
         };
-        assert!(write(&path, false, failing).is_err());
+        let (parent, name) = Folder::parent_of(&path).unwrap();
+        assert!(write_in(&parent, &name, false, failing).is_err());
         assert_eq!(names(), 0);
-        write(&path, false, |to| to.write_all(b"one")).unwrap();
-        let taken = write(&path, false, |to| to.write_all(b"two"));
-        assert_eq!(taken.unwrap_err().kind(), ErrorKind::AlreadyExists);
+        write(&path, "one", false).unwrap();
+        match write(&path, "two", false).unwrap_err() {
+            FileError::Write { source, .. } => {
+                assert_eq!(source.kind(), ErrorKind::AlreadyExists);
+            }
+            other => panic!("{other}"),
+        }
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
-        write(&path, true, |to| to.write_all(b"three")).unwrap();
+        write(&path, "three", true).unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"three");
         let mode = fs::metadata(&path).unwrap().permissions().mode();
         assert_eq!((mode & 0o777, names()), (0o600, 1));

@@ -25,17 +25,14 @@ impl Secret {
     }
 
     fn in_folder(path: &Path) -> Result<Secret, FileError> {
-        let failed = |error| FileError::Secret {
-            path: path.to_owned(),
-            error,
-        };
+        let failed = FileError::access(path);
         let parent = path.parent().unwrap_or(Path::new(""));
-        folder::create_private_dir_all(parent).map_err(failed)?;
-        let (parent, name) = Folder::parent_of(path).map_err(failed)?;
+        folder::create_private_dir_all(parent).map_err(&failed)?;
+        let (parent, name) = Folder::parent_of(path).map_err(&failed)?;
         let own = parent.open_private(&name).map_err(FolderError::into_io);
-        let own = own.map_err(failed)?;
+        let own = own.map_err(&failed)?;
         match read(&own) {
-            Err(FileError::Secret { error, .. }) if error.kind() == ErrorKind::NotFound => {}
+            Err(FileError::Access { source, .. }) if source.kind() == ErrorKind::NotFound => {}
             found => return found,
         }
         let made = Secret::for_this_run().and_then(|secret| {
@@ -100,7 +97,7 @@ fn read(folder: &Folder) -> Result<Secret, FileError> {
                 .map(Secret)
                 .map_err(|_| FileError::SecretDamaged(path))
         }
-        Err(error) => Err(FileError::Secret { path, error }),
+        Err(source) => Err(FileError::Access { path, source }),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Reading of text files.
 
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::Read;
 use std::path::Path;
 
 use htc_formats::open;
@@ -11,19 +11,36 @@ use super::error::FileError;
 /// Maximum size of a text: 1 GiB.
 pub const MAX_TEXT: u64 = 1 << 30;
 
-/// Reads a file or a pipe, up to one byte beyond a limit.
-pub fn read_bytes(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
-    let file = open::open_stream(path).map_err(|error| error.into_io())?;
-    let mut bytes = Vec::new();
-    file.take(limit + 1).read_to_end(&mut bytes)?;
-    Ok(bytes)
+const REMEDY: &str = "check the path";
+
+/// Reads a file or a pipe of at most `most` bytes; `limit` says so, and `remedy` what to do about a
+/// file that cannot be read.
+///
+/// # Errors
+/// [`FileError::Read`] and [`FileError::TooLarge`].
+pub fn read_bytes(
+    path: &Path,
+    most: u64,
+    limit: impl FnOnce() -> String,
+    remedy: &'static str,
+) -> Result<Vec<u8>, FileError> {
+    read_stream(open_file(path, remedy)?, path, most, limit, remedy)
 }
 
-/// Returns the message of an error of JSON without its place.
-pub fn json_message(error: &serde_json::Error) -> String {
-    let message = error.to_string();
-    let end = message.rfind(" at line ").unwrap_or(message.len());
-    message[..end].to_owned()
+fn read_stream(
+    stream: impl Read,
+    path: &Path,
+    most: u64,
+    limit: impl FnOnce() -> String,
+    remedy: &'static str,
+) -> Result<Vec<u8>, FileError> {
+    let mut bytes = Vec::new();
+    let read = stream.take(most + 1).read_to_end(&mut bytes);
+    read.map_err(FileError::read(path, remedy))?;
+    if bytes.len() as u64 > most {
+        return Err(FileError::too_large(path, limit()));
+    }
+    Ok(bytes)
 }
 
 /// Reads a whole UTF-8 text from a file.
@@ -36,25 +53,19 @@ pub fn read(path: &Path) -> Result<String, FileError> {
 
 /// Opens a text: a file or a pipe.
 pub fn open(path: &Path) -> Result<File, FileError> {
-    open::open_stream(path).map_err(|error| FileError::Read {
-        path: path.into(),
-        source: error.into_io(),
-    })
+    open_file(path, REMEDY)
+}
+
+/// Opens a text; `remedy` says what to do if that fails.
+pub(crate) fn open_file(path: &Path, remedy: &'static str) -> Result<File, FileError> {
+    let opened = open::open_stream(path).map_err(|error| error.into_io());
+    opened.map_err(FileError::read(path, remedy))
 }
 
 /// Reads a whole UTF-8 text from a stream; `name` is for errors.
 pub fn read_from(stream: impl Read, name: &Path) -> Result<String, FileError> {
-    let mut bytes = Vec::new();
-    stream
-        .take(MAX_TEXT + 1)
-        .read_to_end(&mut bytes)
-        .map_err(|source| FileError::Read {
-            path: name.into(),
-            source,
-        })?;
-    if bytes.len() as u64 > MAX_TEXT {
-        return Err(FileError::TooLarge { path: name.into() });
-    }
+    let limit = || format!("larger than {MAX_TEXT} bytes; give a part of it");
+    let bytes = read_stream(stream, name, MAX_TEXT, limit, REMEDY)?;
     String::from_utf8(bytes).map_err(|error| FileError::NotUtf8 {
         path: name.into(),
         offset: error.utf8_error().valid_up_to(),

@@ -11,7 +11,7 @@ use std::io::{self, Read, Write};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use thiserror::Error;
+use crate::app::commands::Failure;
 
 pub use said::{RenderedConversation, render_with_ranges};
 pub use template::{Conversation, Message};
@@ -23,26 +23,18 @@ const TIME_LIMIT: Duration = Duration::from_secs(10);
 /// Name of the subcommand that renders a template.
 pub const SUBCOMMAND: &str = "render-chat-template";
 
-/// Error returned when a conversation cannot be rendered.
-#[derive(Debug, Error)]
-pub enum ChatError {
-    /// The model has no template.
-    #[error("the model has no chat template; without --chat the text is continued as it is")]
-    NoTemplate,
-    /// The template failed.
-    #[error("the model's chat template fails: {0}; without --chat the text is continued as it is")]
-    Template(String),
-    /// The process failed.
-    #[error("the process for the chat template cannot be used: {0}")]
-    Process(#[from] io::Error),
-}
-
 /// Renders a conversation up to the start of the model's answer.
 ///
 /// # Errors
-/// [`ChatError::Template`] if the template fails or exceeds the limits of time, memory or text
-/// length.
-pub fn render(conversation: &Conversation) -> Result<String, ChatError> {
+/// [`Failure::Template`] if the template fails or exceeds the limits of time, memory or text length,
+/// [`Failure::TemplateProcess`] if the process fails.
+pub fn render(conversation: &Conversation) -> Result<String, Failure> {
+    let rendered = render_in_child(conversation).map_err(Failure::TemplateProcess)?;
+    rendered.map_err(Failure::Template)
+}
+
+/// Returns the text, or why the template fails.
+fn render_in_child(conversation: &Conversation) -> io::Result<Result<String, String>> {
     let mut child = Command::new(std::env::current_exe()?)
         .arg(SUBCOMMAND)
         .stdin(Stdio::piped())
@@ -80,18 +72,16 @@ pub fn render(conversation: &Conversation) -> Result<String, ChatError> {
             thread.join().unwrap_or_else(|_| Ok(Vec::new()))
         };
         let (text, words) = (joined(text)?, joined(words)?);
-        let failed = |why: String| Err(ChatError::Template(why));
-        match status {
-            None => failed(format!("it takes longer than {} s", TIME_LIMIT.as_secs())),
-            Some(status) if status.success() => match String::from_utf8(text) {
-                Ok(text) => Ok(text),
-                Err(_) => failed("it writes no UTF-8".to_owned()),
-            },
-            Some(status) if status.code() == Some(1) => {
-                failed(String::from_utf8_lossy(&words).trim().to_owned())
+        Ok(match status {
+            None => Err(format!("it takes longer than {} s", TIME_LIMIT.as_secs())),
+            Some(status) if status.success() => {
+                String::from_utf8(text).map_err(|_| "it writes no UTF-8".to_owned())
             }
-            Some(_) => failed("it takes more memory than any conversation needs".to_owned()),
-        }
+            Some(status) if status.code() == Some(1) => {
+                Err(String::from_utf8_lossy(&words).trim().to_owned())
+            }
+            Some(_) => Err("it takes more memory than any conversation needs".to_owned()),
+        })
     })
 }
 

@@ -6,7 +6,8 @@
 
 use std::ops::Range;
 
-use super::{ChatError, Conversation, render};
+use super::{Conversation, render};
+use crate::app::commands::Failure;
 
 /// Rendered conversation.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,7 +22,7 @@ pub struct RenderedConversation {
 ///
 /// # Errors
 /// Those of [`render`].
-pub fn render_with_ranges(conversation: &Conversation) -> Result<RenderedConversation, ChatError> {
+pub fn render_with_ranges(conversation: &Conversation) -> Result<RenderedConversation, Failure> {
     write_with(conversation, render)
 }
 

@@ -18,13 +18,11 @@ pub struct AnalyseArgs {
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
     #[command(flatten)]
-    #[allow(missing_docs, reason = "a doc comment would become help text")]
     pub calibration: CalibrationOptions,
     /// Print the result as JSON on standard output
     #[arg(long, help_heading = heading::OUTPUT)]
     pub json: bool,
     #[command(flatten, next_help_heading = heading::OUTPUT)]
-    #[allow(missing_docs, reason = "a doc comment would become help text")]
     pub threads: ThreadArgs,
     /// Replace FILE if it exists
     #[arg(long, requires = "output", help_heading = heading::CHECKS)]

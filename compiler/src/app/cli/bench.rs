@@ -12,6 +12,7 @@ use htc_loader::live::SensorSpec;
 use super::{DeviceArgs, KvArgs, ThreadArgs, heading, parse_fraction};
 use crate::bench::DEFAULT_PAIRS;
 use crate::bench::task::PromptKind;
+use crate::options::flags::parse_if;
 
 const EXAMPLES: &str = "Examples:
   htc bench model.htz --against model.gguf
@@ -75,13 +76,10 @@ pub struct BenchArgs {
     #[arg(long, value_name = "FILE|paper", help_heading = heading::BENCH_PROTOCOL)]
     pub gates: Option<PathBuf>,
     #[command(flatten, next_help_heading = heading::OUTPUT)]
-    #[allow(missing_docs, reason = "a doc comment would become help text")]
     pub kv: KvArgs,
     #[command(flatten, next_help_heading = heading::OUTPUT)]
-    #[allow(missing_docs, reason = "a doc comment would become help text")]
     pub device: DeviceArgs,
     #[command(flatten, next_help_heading = heading::OUTPUT)]
-    #[allow(missing_docs, reason = "a doc comment would become help text")]
     pub threads: ThreadArgs,
     /// Seconds that one run of llama-bench may take
     #[arg(long, value_name = "S", help_heading = heading::OUTPUT, hide_short_help = true, default_value = "600", allow_negative_numbers = true, value_parser = parse_limit)]
@@ -177,17 +175,19 @@ fn parse_contexts(text: &str) -> Result<Contexts, String> {
 const MAX_SECONDS: f64 = 86_400.0;
 
 fn parse_seconds(text: &str) -> Result<Duration, String> {
-    let seconds = text
-        .parse()
-        .ok()
-        .filter(|s| (0.0..=MAX_SECONDS).contains(s));
-    let time = seconds.map(Duration::from_secs_f64);
-    time.ok_or_else(|| "expected seconds from 0 to 86400".into())
+    parse_if(
+        text,
+        |s| (0.0..=MAX_SECONDS).contains(s),
+        "expected seconds from 0 to 86400",
+    )
+    .map(Duration::from_secs_f64)
 }
 
 fn parse_limit(text: &str) -> Result<Duration, String> {
-    let time = parse_seconds(text)
-        .ok()
-        .filter(|time| time.as_secs_f64() >= 0.1);
-    time.ok_or_else(|| "expected seconds from 0.1 to 86400".into())
+    parse_if(
+        text,
+        |s| (0.1..=MAX_SECONDS).contains(s),
+        "expected seconds from 0.1 to 86400",
+    )
+    .map(Duration::from_secs_f64)
 }

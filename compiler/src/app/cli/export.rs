@@ -38,7 +38,6 @@ pub struct ExportArgs {
     #[arg(long, value_name = "FILE", conflicts_with = "to_safetensors")]
     pub lora: Option<PathBuf>,
     #[command(flatten)]
-    #[allow(missing_docs, reason = "a doc comment would become help text")]
     pub threads: ThreadArgs,
     /// Replace OUT, FILE or the files in DIR if they exist
     #[arg(long)]

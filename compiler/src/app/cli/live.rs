@@ -7,6 +7,7 @@ use htc_loader::kv::{KvKind, KvOptions};
 use htc_loader::live::SensorSpec;
 
 use super::heading;
+use crate::options::flags::{is_positive, parse_if};
 
 /// Positions per pass when stored keys and values are measured.
 const POSITIONS_PER_PASS: usize = 32;
@@ -73,8 +74,5 @@ fn parse_thresholds(text: &str) -> Result<[f64; 2], String> {
 }
 
 fn parse_watts(text: &str) -> Result<f64, String> {
-    match text.parse::<f64>() {
-        Ok(watts) if watts > 0.0 && watts.is_finite() => Ok(watts),
-        _ => Err("a number of watts above 0".into()),
-    }
+    parse_if(text, is_positive, "a number of watts above 0")
 }

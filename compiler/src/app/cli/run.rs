@@ -11,6 +11,7 @@ use htc_loader::speculate::{DraftLength, MAX_DRAFT_LENGTH};
 use super::{
     DeviceArgs, KvKindArgs, LiveArgs, ReferenceModel, ThreadArgs, heading, parse_fraction,
 };
+use crate::options::flags::parse_if;
 
 /// How a draft learns from what was not kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -126,7 +127,6 @@ pub struct RunArgs {
     #[arg(long, value_name = "FILE", help_heading = heading::RUN_DRAFT, hide_short_help = true)]
     pub adapt_state: Option<PathBuf>,
     #[command(flatten)]
-    #[allow(missing_docs, reason = "a doc comment would become help text")]
     pub live: LiveArgs,
     /// Touch at most this part of the weights' bytes for every token
     ///
@@ -134,7 +134,6 @@ pub struct RunArgs {
     #[arg(long, value_name = "F", help_heading = heading::OUTPUT, allow_negative_numbers = true, value_parser = parse_fraction)]
     pub fraction: Option<ActiveFraction>,
     #[command(flatten, next_help_heading = heading::OUTPUT)]
-    #[allow(missing_docs, reason = "a doc comment would become help text")]
     pub kv: KvKindArgs,
     /// Keep so many positions of the prompt in the KV cache, 33 at least: those that its end looks at most, and its end
     #[arg(long, value_name = "N", help_heading = heading::OUTPUT, hide_short_help = true, allow_negative_numbers = true)]
@@ -144,10 +143,8 @@ pub struct RunArgs {
     #[arg(long, value_name = "stop|slide", help_heading = heading::RUN_LENGTH, hide_short_help = true, value_enum, default_value = "stop")]
     pub on_full: OnFullArg,
     #[command(flatten, next_help_heading = heading::OUTPUT)]
-    #[allow(missing_docs, reason = "a doc comment would become help text")]
     pub device: DeviceArgs,
     #[command(flatten, next_help_heading = heading::OUTPUT)]
-    #[allow(missing_docs, reason = "a doc comment would become help text")]
     pub threads: ThreadArgs,
     /// Print the text and what was measured as JSON when all is written
     #[arg(long, help_heading = heading::OUTPUT)]
@@ -178,15 +175,11 @@ fn parse_draft_length(text: &str) -> Result<DraftLength, String> {
 }
 
 fn parse_temperature(text: &str) -> Result<f32, String> {
-    match text.parse::<f32>() {
-        Ok(t) if t >= 0.0 && t.is_finite() => Ok(t),
-        _ => Err("a temperature is a finite number of at least 0; 0 is greedy".into()),
-    }
+    let expected = "a temperature is a finite number of at least 0; 0 is greedy";
+    parse_if(text, |t: &f32| *t >= 0.0 && t.is_finite(), expected)
 }
 
 fn parse_top_p(text: &str) -> Result<f32, String> {
-    match text.parse::<f32>() {
-        Ok(p) if p > 0.0 && p <= 1.0 => Ok(p),
-        _ => Err("a probability is a number above 0 and at most 1; 1 keeps every token".into()),
-    }
+    let expected = "a probability is a number above 0 and at most 1; 1 keeps every token";
+    parse_if(text, |p: &f32| *p > 0.0 && *p <= 1.0, expected)
 }

@@ -1,15 +1,13 @@
 //! `htc analyse`.
 
-use std::io;
 use std::path::Path;
 
-use super::progress::ProgressDisplay;
-use super::{Failure, interrupted, plan, print_json};
+use super::progress::with_progress;
+use super::{Failure, plan, print_json, write_json};
 use crate::analyse::{Analysis, AnalysisInput, analyse};
 use crate::app::cli::AnalyseArgs;
-use crate::app::interrupt::Interrupt;
 use crate::device;
-use crate::event::{Event, Progress};
+use crate::event::Event;
 use crate::options::OptionError;
 use crate::pipeline::{self, CompileError};
 
@@ -29,12 +27,8 @@ pub(super) fn execute(args: &AnalyseArgs) -> Result<(), Failure> {
     if let Some(options) = calibration {
         options.check(&source.hyper).map_err(CompileError::from)?;
     }
-    let interrupt = Interrupt::install();
-    let progress = ProgressDisplay::new(interrupt.clone());
     let threads = args.threads.count();
-    let tell = |event: Event| progress.show(event);
-    let watch = Progress::new(&tell, interrupt.cancel());
-    let run = || -> Result<Analysis, CompileError> {
+    let analysis = with_progress(|watch| -> Result<Analysis, CompileError> {
         watch.report(Event::Digest);
         let digest = source.digest();
         let found = calibration
@@ -50,19 +44,10 @@ pub(super) fn execute(args: &AnalyseArgs) -> Result<(), Failure> {
             calibration: found.as_ref(),
         };
         Ok(analyse(subject, threads, watch)?)
-    };
-    let analysed = run();
-    progress.clear();
-    let analysis = analysed.map_err(|error| interrupted(error, &interrupt))?;
+    })?;
     say!("{}", analysis.to_string().trim_end());
     if let Some(path) = output {
-        serde_json::to_string_pretty(&analysis)
-            .map_err(io::Error::from)
-            .and_then(|text| plan::write(path, &format!("{text}\n"), args.force))
-            .map_err(|source| Failure::Write {
-                path: path.into(),
-                source,
-            })?;
+        write_json(path, &analysis, args.force)?;
     }
     if args.json || (args.output.is_some() && output.is_none()) {
         print_json(&analysis)

@@ -12,11 +12,11 @@ use htc_loader::dial::ActiveSetting;
 use htc_loader::live::SensorSpec;
 use htc_loader::tokenizer::Tokenizer;
 use htc_loader::{Model, Pool};
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 
 use super::{
-    Failure, Opened, on_device, open_container, open_model, open_tokenizer, print_json, report,
-    setting_for_fraction,
+    Failure, Opened, on_device, open_container, open_model, open_tokenizer, print_json, progress,
+    report, setting_for_fraction,
 };
 use crate::app::chat::date;
 use crate::app::cli::{Baseline, BenchArgs, Contexts, DeviceArgs};
@@ -34,6 +34,7 @@ use crate::bench::{
     BenchError, DEFAULT_PAIRS, Protocol, Side, Step, TOKENS_AFTER_CONTEXT, positions,
 };
 use crate::page;
+use crate::system::disk;
 use crate::system::show::file_name;
 
 use measuring::BenchWork;
@@ -97,11 +98,8 @@ fn print_results(args: &BenchArgs, record: &Record) -> Result<(), Failure> {
         say!("htc: warning: {}", shorten_message(note));
     }
     if let Some(path) = &args.output {
-        let html = page::bench::page(record)?;
-        report::write(path, &html, args.force).map_err(|source| Failure::Write {
-            path: path.clone(),
-            source,
-        })?;
+        let html = page::bench::page(record).ok_or(Failure::PageTooLarge)?;
+        disk::write(path, &html, args.force)?;
     }
     if args.json {
         print_json(record)?;
@@ -223,7 +221,7 @@ impl<'a> PreparedBench<'a> {
         };
         let subject = LoadedModel::new(&args.model)?;
         let setting = setting_for_fraction(&subject.model, args.fraction);
-        let setting = setting.map_err(|error| BenchError::Exec {
+        let setting = setting.map_err(|error| BenchError::Generate {
             model: subject.name.clone(),
             error,
         })?;
@@ -372,9 +370,9 @@ struct BenchProgress(ProgressBar);
 
 impl BenchProgress {
     fn new() -> BenchProgress {
-        let bar = ProgressBar::no_length();
-        bar.set_style(style("{bar:30} {pos}/{len} runs, {eta} left, {msg}"));
-        BenchProgress(bar)
+        BenchProgress(progress::bar(
+            "{bar:30} {pos}/{len} runs, {eta} left, {msg}",
+        ))
     }
 
     fn show(&self, step: Step) {
@@ -386,8 +384,4 @@ impl BenchProgress {
         self.0.set_position(step.done as u64);
         self.0.set_message(format!("{}, {side}", step.task));
     }
-}
-
-fn style(template: &str) -> ProgressStyle {
-    ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
 }

@@ -7,6 +7,7 @@ use super::Failure;
 use crate::app::cli::CleanArgs;
 use crate::app::terminal::display_path;
 use crate::pipeline::clean::{CleanRequest, Leftover, clean};
+use crate::system::error::FileError;
 use crate::system::show::format_bytes;
 use htc_formats::folder::user_cache;
 
@@ -58,10 +59,7 @@ pub(super) fn execute(args: &CleanArgs) -> Result<(), Failure> {
     }
     match refused {
         None => Ok(()),
-        Some((path, kind)) => Err(Failure::Write {
-            path,
-            source: kind.into(),
-        }),
+        Some((path, kind)) => Err(FileError::write(&path)(kind.into()).into()),
     }
 }
 

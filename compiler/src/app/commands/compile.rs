@@ -2,19 +2,16 @@
 
 use std::fmt::Display;
 use std::fs;
-use std::io::Write as _;
 use std::path::Path;
 
 use htc_formats::source::ModelFile;
 use serde::Serialize;
 
 use super::plan::check_energy;
-use super::progress::ProgressDisplay;
-use super::{Failure, interrupted, print_json};
+use super::progress::with_progress;
+use super::{Failure, print_json, write_json};
 use crate::app::cli::CompileArgs;
-use crate::app::interrupt::Interrupt;
 use crate::bench::slope;
-use crate::event::{Event, Progress};
 use crate::options::{CompileOptions, Method};
 use crate::pipeline::{self, CompileError};
 use crate::system::disk;
@@ -33,24 +30,12 @@ pub(super) fn execute(args: &CompileArgs) -> Result<(), Failure> {
         check_report_path(path, &options)?;
         check_energy(path, &args.target)?;
     }
-    let interrupt = Interrupt::install();
-    let progress = ProgressDisplay::new(interrupt.clone());
-    let tell = |event: Event| progress.show(event);
-    let watch = Progress::new(&tell, interrupt.cancel());
     if args.dry_run {
-        let forecast = pipeline::forecast(&options, watch);
-        progress.clear();
-        return print_report(
-            args,
-            &forecast.map_err(|error| interrupted(error, &interrupt))?,
-        );
+        let forecast = with_progress(|watch| pipeline::forecast(&options, watch))?;
+        return print_report(args, &forecast);
     }
-    let report = pipeline::compile(&options, watch);
-    progress.clear();
-    print_report(
-        args,
-        &report.map_err(|error| interrupted(error, &interrupt))?,
-    )
+    let report = with_progress(|watch| pipeline::compile(&options, watch))?;
+    print_report(args, &report)
 }
 
 fn print_report<R: Serialize + Display>(args: &CompileArgs, report: &R) -> Result<(), Failure> {
@@ -88,10 +73,7 @@ fn check_report_path(path: &Path, options: &CompileOptions) -> Result<(), Failur
         if path.is_file() && !options.overwrite {
             return Err(Failure::ReportExists(path.into()));
         }
-        return disk::check_writable(path).map_err(|source| Failure::Write {
-            path: path.into(),
-            source,
-        });
+        return Ok(disk::check_writable(path)?);
     };
     Err(Failure::ReportPath {
         path: path.into(),
@@ -100,14 +82,7 @@ fn check_report_path(path: &Path, options: &CompileOptions) -> Result<(), Failur
 }
 
 fn write_report(path: &Path, report: &impl Serialize, force: bool) -> Result<(), Failure> {
-    let write = || -> std::io::Result<()> {
-        let json = serde_json::to_string_pretty(report).map_err(std::io::Error::from)?;
-        // Special files such as devices are written to, not replaced.
-        let replace = force || fs::metadata(path).is_ok_and(|found| !found.is_file());
-        disk::write(path, replace, |to| to.write_all((json + "\n").as_bytes()))
-    };
-    write().map_err(|source| Failure::Write {
-        path: path.into(),
-        source,
-    })
+    // Special files such as devices are written to, not replaced.
+    let replace = force || fs::metadata(path).is_ok_and(|found| !found.is_file());
+    write_json(path, report, replace)
 }

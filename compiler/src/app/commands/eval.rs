@@ -9,30 +9,26 @@ use htc_loader::device::{DeviceWork, Executor};
 use htc_loader::dial::ActiveSetting;
 use htc_loader::tokenizer::Tokenizer;
 use htc_loader::{Model, Pool};
-use indicatif::{ProgressBar, ProgressStyle};
 
+use super::progress::{self, WINDOWS};
 use super::{
-    Failure, check_memory, describe_setting, on_device, open_included_source, open_model,
-    open_tokenizer, print_device_remarks, print_json, setting_for_fraction,
+    Failure, InFile as _, check_memory, describe_setting, evaluated, on_device,
+    open_included_source, open_model, open_tokenizer, print_device_remarks, print_json,
+    setting_for_fraction,
 };
 use crate::app::cli::{EvalArgs, ReferenceModel};
 use crate::app::terminal::display_path;
 use crate::device::ExecutorDevice;
 use crate::measure::{
-    self, ActiveBytes, EvaluateError, Evaluation, Execution, NamedModel, Protocol, Record,
-    explain_standard_errors,
+    self, ActiveBytes, Evaluation, Execution, NamedModel, Protocol, Record, explain_standard_errors,
 };
 use crate::system::show::{file_name, format_interval};
-use crate::system::{memory, text};
+use crate::system::text;
 
 pub(super) fn execute(args: &EvalArgs) -> Result<(), Failure> {
     let model = open_model(&args.model)?;
     let tokenizer = open_tokenizer(&args.model, &model)?;
-    let setting =
-        setting_for_fraction(&model, args.fraction).map_err(|error| Failure::Evaluate {
-            path: args.model.clone(),
-            error: error.into(),
-        })?;
+    let setting = setting_for_fraction(&model, args.fraction).in_file(&args.model)?;
     let reference = match &args.reference {
         None => None,
         Some(which) => {
@@ -141,14 +137,9 @@ impl DeviceWork for EvalWork<'_> {
     fn run<E: Executor>(self, executor: &E) -> Self::Outcome {
         let (args, context) = (self.args, self.args.context as usize);
         if !executor.has_own_memory() {
-            let (threads, kv) = (args.threads.count(), args.kv.kv);
-            let bytes = |model: &Model| memory::session_bytes(model.hyper(), context, threads, kv);
-            let other = self.reference.map_or(0, |(model, _)| bytes(model));
-            check_memory(&args.model, bytes(self.model.0).saturating_add(other))?;
+            check_memory(&args.model, &self.sessions(), args.threads.count())?;
         }
-        let bar = ProgressBar::no_length();
-        let style = ProgressStyle::with_template("{bar:30} {pos}/{len} windows, {eta} left");
-        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+        let bar = progress::bar(WINDOWS);
         let protocol = Protocol {
             context,
             chunks: args.chunks.map(|n| n as usize),
@@ -172,22 +163,12 @@ impl DeviceWork for EvalWork<'_> {
         );
         bar.finish_and_clear();
         print_device_remarks(executor);
-        result.map_err(|error| failed(args, error))
+        let reference = args.reference.as_ref().map(ReferenceModel::path);
+        evaluated(
+            result,
+            [&args.model, reference.unwrap_or(Path::new("")), &args.text],
+        )
     }
-}
-
-fn failed(args: &EvalArgs, error: EvaluateError) -> Failure {
-    let path = match error {
-        EvaluateError::TextTooShort(_) => args.text.clone(),
-        EvaluateError::Reference(_) => args
-            .reference
-            .as_ref()
-            .map(ReferenceModel::path)
-            .unwrap_or(Path::new(""))
-            .to_owned(),
-        _ => args.model.clone(),
-    };
-    Failure::Evaluate { path, error }
 }
 
 fn show(result: &Evaluation, which: &str, model: &Path, reference: Option<&Path>) {

@@ -14,14 +14,12 @@ use htc_loader::live::LiveError;
 use htc_loader::{ExecError, LoadError};
 use thiserror::Error;
 
-use crate::app::chat::ChatError;
 use crate::app::cli::Command;
 use crate::app::{flags, terminal};
 use crate::bench::BenchError;
 use crate::export::ExportError;
 use crate::measure::EvaluateError;
-use crate::page::PageError;
-use crate::pipeline::clean::CleanError;
+use crate::page::template::MAX_PAGE;
 use crate::pipeline::{CompileError, ErrorKind};
 use crate::plan::PlanError;
 use crate::system::error::FileError;
@@ -50,18 +48,17 @@ pub enum Failure {
     #[error(transparent)]
     Source(#[from] SourceError),
     #[error("{}: {error}", path.display())]
-    Load { path: PathBuf, error: LoadError },
-    #[error("{}: {error}", path.display())]
-    Vocabulary {
-        path: PathBuf,
-        error: VocabularyError,
-    },
+    InFile { path: PathBuf, error: Box<Failure> },
     #[error(transparent)]
-    Text(#[from] FileError),
-    #[error("{}: {error}", path.display())]
-    Evaluate { path: PathBuf, error: EvaluateError },
-    #[error("{}: {error}", path.display())]
-    Generate { path: PathBuf, error: GenerateError },
+    Load(#[from] LoadError),
+    #[error(transparent)]
+    Vocabulary(#[from] VocabularyError),
+    #[error(transparent)]
+    File(#[from] FileError),
+    #[error(transparent)]
+    Evaluate(#[from] EvaluateError),
+    #[error(transparent)]
+    Generate(#[from] GenerateError),
     #[error("{}: it was made from a model with the digest {expected}, and {} has {found}; give that model", draft.display(), verifier.display())]
     OtherSource {
         draft: PathBuf,
@@ -88,11 +85,13 @@ pub enum Failure {
     #[error("the model cannot follow its device: {0}")]
     Monitoring(String),
     #[error(transparent)]
-    Sampling(#[from] GenerateError),
-    #[error(transparent)]
     Pool(#[from] htc_kernels::PoolError),
-    #[error("{}: {error}", path.display())]
-    Chat { path: PathBuf, error: ChatError },
+    #[error("the model has no chat template; without --chat the text is continued as it is")]
+    NoTemplate,
+    #[error("the model's chat template fails: {0}; without --chat the text is continued as it is")]
+    Template(String),
+    #[error("the process for the chat template cannot be used: {0}")]
+    TemplateProcess(io::Error),
     #[error(
         "the words spell {token:?}, or a part of it, which the model reads as a control token, and its chat template changes them so that they cannot be told from its own; say it otherwise"
     )]
@@ -128,26 +127,24 @@ pub enum Failure {
         layer: usize,
         projections: String,
     },
-    #[error("{}: {error}", path.display())]
-    Spectra { path: PathBuf, error: MakeError },
+    #[error(transparent)]
+    Spectra(#[from] MakeError),
     #[error(
         "{option}: --dry-run does not measure, which a limit on factors requires; omit one of them, or pass --method quantise"
     )]
     DrySearch { option: &'static str },
     #[error("{}: exists already; give another -o, or replace it with --force", .0.display())]
     PlanExists(PathBuf),
-    #[error(transparent)]
-    Page(#[from] PageError),
+    #[error(
+        "the page would have more than {MAX_PAGE} bytes, which no browser shows well; give fewer files at a time"
+    )]
+    PageTooLarge,
     #[error("{}: this is one of the files that are read; give another -o", .0.display())]
     PageOverInput(PathBuf),
     #[error("--report {}: exists already; give another name, or replace it with --force", .0.display())]
     ReportExists(PathBuf),
     #[error("--report {}: this is {what}; give another name", path.display())]
     ReportPath { path: PathBuf, what: &'static str },
-    #[error("{}: cannot be written: {source}", path.display())]
-    Write { path: PathBuf, source: io::Error },
-    #[error(transparent)]
-    Clean(#[from] CleanError),
     #[error(transparent)]
     Export(#[from] ExportError),
     #[error(transparent)]
@@ -168,10 +165,44 @@ pub enum Failure {
     Output(io::Error),
 }
 
+/// Names the file of an error.
+pub trait InFile<T> {
+    /// Puts the path before the message of an error.
+    fn in_file(self, path: &Path) -> Result<T, Failure>;
+}
+
+impl<T, E: Into<Failure>> InFile<T> for Result<T, E> {
+    fn in_file(self, path: &Path) -> Result<T, Failure> {
+        self.map_err(|error| Failure::InFile {
+            path: path.into(),
+            error: Box::new(error.into()),
+        })
+    }
+}
+
 impl Failure {
+    /// Returns the error without the file that it is in.
+    fn cause(&self) -> &Failure {
+        match self {
+            Failure::InFile { error, .. } => error.cause(),
+            _ => self,
+        }
+    }
+
+    /// Returns true if the user cancelled the work.
+    pub(super) fn is_cancelled(&self) -> bool {
+        matches!(
+            self.cause(),
+            Failure::Compile(CompileError::Cancelled(_))
+                | Failure::Export(ExportError::Cancelled(_))
+                | Failure::Bench(BenchError::Cancelled(_))
+                | Failure::Evaluate(EvaluateError::Cancelled(_))
+        )
+    }
+
     /// Returns the kind, on which the exit code depends.
     pub fn kind(&self) -> ErrorKind {
-        match self {
+        match self.cause() {
             Failure::Kept { error, .. } => error.kind(),
             Failure::Compile(error) => error.kind(),
             Failure::Interrupted(_) => ErrorKind::Interrupted,
@@ -202,10 +233,7 @@ impl Failure {
             )
             | Failure::DrySearch { .. }
             | Failure::NoSuchLayer { .. }
-            | Failure::Chat {
-                error: ChatError::NoTemplate,
-                ..
-            }
+            | Failure::NoTemplate
             | Failure::ReportPath { .. } => ErrorKind::Usage,
             _ => ErrorKind::Failure,
         }
@@ -238,22 +266,27 @@ impl Failure {
     }
 
     fn reason(&self) -> String {
-        match self {
+        let said = self.to_string();
+        match self.cause() {
             Failure::Kept { error, folder } => {
                 format!("{}; {}", error.reason(), kept_note(folder))
             }
             // Their backticks quote keys of files, which may equal option names.
             Failure::Htz(_)
             | Failure::Source(_)
-            | Failure::Load { .. }
-            | Failure::Vocabulary { .. }
+            | Failure::Load(_)
+            | Failure::Vocabulary(_)
             | Failure::Damaged { .. }
-            | Failure::Page(_)
             | Failure::Live(_)
+            | Failure::File(
+                FileError::Syntax { .. }
+                | FileError::Damaged { .. }
+                | FileError::Version { .. }
+                | FileError::Artifact(_),
+            )
             | Failure::Bench(
-                BenchError::GatesSchema { .. }
+                BenchError::File(FileError::Syntax { .. })
                 | BenchError::Sensor(_)
-                | BenchError::RecordSchema { .. }
                 | BenchError::Differs { .. },
             )
             | Failure::Export(ExportError::Htz(_) | ExportError::Reopened(_))
@@ -262,28 +295,17 @@ impl Failure {
                 | CompileError::Vocabulary { .. }
                 | CompileError::Seal(_)
                 | CompileError::Plan(PlanError::FileSyntax { .. } | PlanError::FileMisfits { .. }),
-            ) => self.to_string(),
-            Failure::Evaluate {
-                error:
-                    EvaluateError::Exec(ExecError::KvRange { .. })
-                    | EvaluateError::Reference(ExecError::KvRange { .. }),
-                ..
-            }
-            | Failure::Generate {
+            ) => said,
+            Failure::Evaluate(
+                EvaluateError::Exec(ExecError::KvRange { .. })
+                | EvaluateError::Reference(ExecError::KvRange { .. }),
+            )
+            | Failure::Generate(GenerateError::Exec(ExecError::KvRange { .. }))
+            | Failure::Bench(BenchError::Generate {
                 error: GenerateError::Exec(ExecError::KvRange { .. }),
                 ..
-            }
-            | Failure::Bench(
-                BenchError::Generate {
-                    error: GenerateError::Exec(ExecError::KvRange { .. }),
-                    ..
-                }
-                | BenchError::Exec {
-                    error: ExecError::KvRange { .. },
-                    ..
-                },
-            ) => format!("{self}, else keep the KV cache in float32 (--kv f32)"),
-            _ => flags::with_option_names(&self.to_string()),
+            }) => format!("{said}, else keep the KV cache in float32 (--kv f32)"),
+            _ => flags::with_option_names(&said),
         }
     }
 }

@@ -26,19 +26,22 @@ use htc_formats::gguf::Gguf;
 use htc_formats::htz::Htz;
 use htc_formats::map::MappedFile;
 use htc_formats::source::is_in_folder;
+use htc_loader::backend::PlannedSession;
 use htc_loader::device::{DeviceChoiceError, DeviceWork, Executor};
 use htc_loader::dial::{ActiveFraction, ActiveSetting};
+use htc_loader::generate::GenerateError;
 use htc_loader::tokenizer::Tokenizer;
-use htc_loader::{Backend, ExecError, LoadError, Model, Pool};
+use htc_loader::{Backend, LoadError, Model, Pool};
 
 use crate::app::chat;
 use crate::app::cli::{Command, DeviceArgs};
 use crate::app::interrupt::Interrupt;
 use crate::app::terminal::{self, shorten_message};
-use crate::pipeline::CompileError;
-use crate::system::memory;
+use crate::measure::EvaluateError;
+use crate::system::error::FileError;
 use crate::system::show::format_bytes;
-pub use failure::{Failure, Task};
+use crate::system::{disk, memory};
+pub use failure::{Failure, InFile, Task};
 
 /// Executes a subcommand.
 ///
@@ -63,14 +66,15 @@ pub fn execute(command: Command) -> Result<(), Failure> {
     }
 }
 
-fn interrupted(error: CompileError, interrupt: &Interrupt) -> Failure {
-    match (error, interrupt.kept_folder()) {
-        (CompileError::Cancelled(_), _) => Failure::Interrupted(interrupt.message()),
-        (error, Some(folder)) => Failure::Kept {
-            error: Box::new(error.into()),
+fn interrupted(error: impl Into<Failure>, interrupt: &Interrupt) -> Failure {
+    let error = error.into();
+    match interrupt.kept_folder() {
+        _ if error.is_cancelled() => Failure::Interrupted(interrupt.message()),
+        Some(folder) => Failure::Kept {
+            error: Box::new(error),
             folder,
         },
-        (error, None) => error.into(),
+        None => error,
     }
 }
 
@@ -101,8 +105,7 @@ fn open_container(path: &Path) -> Result<Opened, Failure> {
         return Ok(Opened::Folder(path.to_owned()));
     }
     if is_in_folder(path) {
-        let folder = path.parent().filter(|p| !p.as_os_str().is_empty());
-        return Ok(Opened::Folder(folder.unwrap_or(Path::new(".")).to_owned()));
+        return Ok(Opened::Folder(disk::folder_of(path).to_owned()));
     }
     let map = MappedFile::open(path)?;
     if map.starts_with(&htc_formats::htz::MAGIC) {
@@ -118,8 +121,13 @@ fn print_device_remarks(executor: &impl Executor) {
     }
 }
 
-/// A small file may claim any number of heads.
-fn check_memory(path: &Path, needed: u64) -> Result<(), Failure> {
+/// Checks that sessions fit into the memory: a small file may claim any number of heads.
+fn check_memory(path: &Path, sessions: &[PlannedSession], threads: usize) -> Result<(), Failure> {
+    let bytes = sessions.iter().map(|session| {
+        let hyper = session.model.hyper();
+        memory::session_bytes(hyper, session.positions, threads, session.kind)
+    });
+    let needed = bytes.fold(0, u64::saturating_add);
     match memory::available() {
         Some(free) if needed > free => Err(Failure::Memory {
             path: path.into(),
@@ -131,8 +139,7 @@ fn check_memory(path: &Path, needed: u64) -> Result<(), Failure> {
 }
 
 fn open_model(path: &Path) -> Result<Arc<Model>, Failure> {
-    let model = Model::open(path).map(Arc::new);
-    model.map_err(|error| load_failure(path, error))
+    loaded(path, Model::open(path)).map(Arc::new)
 }
 
 /// Runs work on the requested device. With automatic choice and no GPU, prints the reason
@@ -152,28 +159,38 @@ fn on_device<T>(
 }
 
 fn open_included_source(path: &Path, model: &Model) -> Result<Arc<Model>, Failure> {
-    let source = model.source().map_err(|error| load_failure(path, error))?;
+    let source = loaded(path, model.source())?;
     let source = source.ok_or_else(|| Failure::NoSealedSource(path.to_owned()))?;
     Ok(Arc::new(source))
 }
 
-fn load_failure(path: &Path, error: LoadError) -> Failure {
-    match error {
-        LoadError::Source(error) => Failure::Source(error),
-        error => Failure::Load {
-            path: path.into(),
-            error,
-        },
+fn loaded<T>(path: &Path, model: Result<T, LoadError>) -> Result<T, Failure> {
+    match model {
+        // Names its file itself.
+        Err(LoadError::Source(error)) => Err(error.into()),
+        model => model.in_file(path),
     }
+}
+
+/// An error of an evaluation names the file at fault.
+fn evaluated<T>(
+    result: Result<T, EvaluateError>,
+    [model, reference, text]: [&Path; 3],
+) -> Result<T, Failure> {
+    let path = match &result {
+        Err(EvaluateError::TextTooShort(_)) => text,
+        Err(EvaluateError::Reference(_)) => reference,
+        _ => model,
+    };
+    result.in_file(path)
 }
 
 fn setting_for_fraction(
     model: &Model,
     fraction: Option<ActiveFraction>,
-) -> Result<ActiveSetting, ExecError> {
-    fraction.map_or(Ok(ActiveSetting::FULL), |fraction| {
-        model.dial().setting_for(fraction)
-    })
+) -> Result<ActiveSetting, GenerateError> {
+    let fraction = fraction.map(|fraction| model.dial().setting_for(fraction));
+    Ok(fraction.transpose()?.unwrap_or(ActiveSetting::FULL))
 }
 
 fn describe_setting<B: Backend>(model: &Model<B>, setting: ActiveSetting) -> String {
@@ -193,24 +210,28 @@ fn describe_setting<B: Backend>(model: &Model<B>, setting: ActiveSetting) -> Str
 }
 
 fn open_tokenizer(path: &Path, model: &Model) -> Result<Tokenizer, Failure> {
-    let vocabulary = model
-        .file()
-        .vocabulary
-        .clone()
-        .map_err(|error| Failure::Vocabulary {
-            path: path.into(),
-            error,
-        })?;
-    Tokenizer::new(vocabulary).map_err(|error| Failure::Vocabulary {
-        path: path.into(),
-        error,
-    })
+    let vocabulary = model.file().vocabulary.clone();
+    vocabulary.and_then(Tokenizer::new).in_file(path)
+}
+
+/// Checks that a new file can be written, or a file replaced if that is forced.
+fn check_output(path: &Path, force: bool) -> Result<(), Failure> {
+    if !force && path.symlink_metadata().is_ok() {
+        return Err(Failure::PlanExists(path.into()));
+    }
+    Ok(disk::check_writable(path)?)
 }
 
 fn print_json(value: &impl serde::Serialize) -> Result<(), Failure> {
     terminal::write_json(value, io::stdout().lock())
         .or_else(ignore_closed_pipe)
         .map_err(Failure::Output)
+}
+
+fn write_json(path: &Path, value: &impl serde::Serialize, replace: bool) -> Result<(), Failure> {
+    let json = serde_json::to_string_pretty(value).map_err(io::Error::from);
+    let json = json.map_err(FileError::write(path))? + "\n";
+    Ok(disk::write(path, &json, replace)?)
 }
 
 fn ignore_closed_pipe(error: io::Error) -> io::Result<()> {

@@ -1,18 +1,16 @@
 //! `htc plan`.
 
-use std::io::{self, Write as _};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use htc_formats::escape::escape;
 use htc_formats::source::ModelFile;
 
-use super::progress::ProgressDisplay;
-use super::{Failure, ignore_closed_pipe, interrupted};
+use super::progress::with_progress;
+use super::{Failure, ignore_closed_pipe};
 use crate::app::cli::{PlanArgs, TargetArgs};
-use crate::app::interrupt::Interrupt;
 use crate::app::terminal::StandardOutput;
 use crate::bench::slope;
-use crate::event::{Event, Progress};
 use crate::layout;
 use crate::options::{
     ArtifactOptions, CalibrationOptions, CompileOptions, PlanSource, QualityLimit, TreatmentOptions,
@@ -22,6 +20,7 @@ use crate::plan::{Method, Plan, json};
 use crate::profile::reads_activations;
 use crate::report::{Quality, Summary};
 use crate::system::disk;
+use crate::system::error::FileError;
 use crate::system::show::file_name;
 
 pub(super) fn execute(args: &PlanArgs) -> Result<(), Failure> {
@@ -40,10 +39,6 @@ pub(super) fn execute(args: &PlanArgs) -> Result<(), Failure> {
         check_output(path, &source, calibration.as_ref(), args.force)?;
         check_energy(path, &args.target)?;
     }
-    let interrupt = Interrupt::install();
-    let progress = ProgressDisplay::new(interrupt.clone());
-    let tell = |event: Event| progress.show(event);
-    let watch = Progress::new(&tell, interrupt.cancel());
     let limit = request.limit(None);
     let calibration = calibration.filter(|_| depends_on_calibration(&planning, limit));
     let options = CompileOptions {
@@ -62,9 +57,7 @@ pub(super) fn execute(args: &PlanArgs) -> Result<(), Failure> {
         overwrite: false,
     };
     let source = CheckedSource::for_plan(source, &options)?;
-    let planned = pipeline::plan(&source, &options, watch);
-    progress.clear();
-    let planned = planned.map_err(|error| interrupted(error, &interrupt))?;
+    let planned = with_progress(|watch| pipeline::plan(&source, &options, watch))?;
     let (source, plan, chosen) = (source.file(), planned.plan(), planned.selected());
     // A plan made without calibration may be compiled with one.
     let requested = request
@@ -100,12 +93,10 @@ fn write_plan(plan: &Plan, output: Option<&Path>, force: bool) -> Result<(), Fai
             .and_then(|text| StandardOutput::new().write_text(&text))
             .or_else(ignore_closed_pipe)
             .map_err(Failure::Output),
-        Some(path) => text
-            .and_then(|text| write(path, &text, force))
-            .map_err(|source| Failure::Write {
-                path: path.into(),
-                source,
-            }),
+        Some(path) => {
+            let text = text.map_err(FileError::write(path))?;
+            Ok(disk::write(path, &text, force)?)
+        }
     }
 }
 
@@ -134,13 +125,7 @@ pub(super) fn check_output(
     if read || pipeline::is_source_file(source, path) {
         return Err(CompileError::SameFile(path.into()).into());
     }
-    if !force && path.symlink_metadata().is_ok() {
-        return Err(Failure::PlanExists(path.into()));
-    }
-    disk::check_writable(path).map_err(|source| Failure::Write {
-        path: path.into(),
-        source,
-    })
+    super::check_output(path, force)
 }
 
 pub(super) fn check_energy(path: &Path, args: &TargetArgs) -> Result<(), Failure> {
@@ -153,8 +138,4 @@ pub(super) fn check_energy(path: &Path, args: &TargetArgs) -> Result<(), Failure
     } else {
         Ok(())
     }
-}
-
-pub(super) fn write(path: &Path, text: &str, force: bool) -> io::Result<()> {
-    disk::write(path, force, |to| to.write_all(text.as_bytes()))
 }

@@ -5,21 +5,43 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
+use super::{Failure, interrupted};
 use crate::app::interrupt::Interrupt;
 use crate::app::terminal::shorten_message;
-use crate::event::Event;
+use crate::event::{Event, Progress};
 use crate::report::format_seconds;
 
-pub(super) struct ProgressDisplay {
+/// Runs work with a display of its progress, which Ctrl-C cancels.
+pub(super) fn with_progress<T, E: Into<Failure>>(
+    work: impl FnOnce(Progress) -> Result<T, E>,
+) -> Result<T, Failure> {
+    let interrupt = Interrupt::install();
+    let display = ProgressDisplay::new(interrupt.clone());
+    let tell = |event: Event| display.show(event);
+    let done = work(Progress::new(&tell, interrupt.cancel()));
+    display.bar.finish_and_clear();
+    done.map_err(|error| interrupted(error, &interrupt))
+}
+
+/// Template of a bar for windows of a text.
+pub(super) const WINDOWS: &str = "{bar:30} {pos}/{len} windows, {eta} left";
+
+/// Returns a bar for steps, in the template's layout.
+pub(super) fn bar(template: &str) -> ProgressBar {
+    let bar = ProgressBar::no_length();
+    bar.set_style(style(template));
+    bar
+}
+
+struct ProgressDisplay {
     bar: ProgressBar,
     trial: Mutex<String>,
     interrupt: Interrupt,
 }
 
 impl ProgressDisplay {
-    pub(super) fn new(interrupt: Interrupt) -> ProgressDisplay {
-        let bar = ProgressBar::no_length();
-        bar.set_style(style("{spinner} {elapsed_precise} {msg}"));
+    fn new(interrupt: Interrupt) -> ProgressDisplay {
+        let bar = bar("{spinner} {elapsed_precise} {msg}");
         if !bar.is_hidden() {
             // Large units take a while: the clock keeps running.
             bar.enable_steady_tick(Duration::from_millis(200));
@@ -35,7 +57,7 @@ impl ProgressDisplay {
         self.trial.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn show(&self, event: Event) {
+    fn show(&self, event: Event) {
         let bar = &self.bar;
         let steps = |steps: usize, what: &str| {
             bar.set_length(steps as u64);
@@ -95,10 +117,6 @@ impl ProgressDisplay {
                 bar.set_message("measuring");
             }
         }
-    }
-
-    pub(super) fn clear(&self) {
-        self.bar.finish_and_clear();
     }
 }
 

@@ -1,6 +1,5 @@
 //! `htc report`.
 
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use super::Failure;
@@ -15,26 +14,13 @@ pub(super) fn execute(args: &ReportArgs) -> Result<(), Failure> {
     for path in &args.inputs {
         inputs.read(path)?;
     }
-    let html = page::page(&inputs)?;
-    write(&args.output, &html, args.force).map_err(|source| Failure::Write {
-        path: args.output.clone(),
-        source,
-    })
+    let html = page::page(&inputs).ok_or(Failure::PageTooLarge)?;
+    Ok(disk::write(&args.output, &html, args.force)?)
 }
 
 pub(super) fn check_output(path: &Path, inputs: &[&Path], force: bool) -> Result<(), Failure> {
     if inputs.iter().any(|input| disk::is_same_file(input, path)) {
         return Err(Failure::PageOverInput(path.into()));
     }
-    if !force && path.symlink_metadata().is_ok() {
-        return Err(Failure::PlanExists(path.into()));
-    }
-    disk::check_writable(path).map_err(|source| Failure::Write {
-        path: path.into(),
-        source,
-    })
-}
-
-pub(super) fn write(path: &Path, html: &str, force: bool) -> std::io::Result<()> {
-    disk::write(path, force, |to| to.write_all(html.as_bytes()))
+    super::check_output(path, force)
 }

@@ -12,7 +12,9 @@ use htc_loader::adapt::{Adaptation, AdaptationStats};
 use htc_loader::backend::PlannedSession;
 use htc_loader::device::{DeviceWork, Executor};
 use htc_loader::dial::ActiveFraction;
-use htc_loader::generate::{ContextFullPolicy, GenerateLimits, GenerateSummary, Generator, Stop};
+use htc_loader::generate::{
+    ContextFullPolicy, GenerateError, GenerateLimits, GenerateSummary, Generator, Stop,
+};
 use htc_loader::kv::{Kv, KvOptions, KvShape};
 use htc_loader::live::Energy;
 use htc_loader::sampling::{Sampler, SamplingOptions};
@@ -23,16 +25,16 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{
-    Failure, check_memory, describe_setting, ignore_closed_pipe, load_failure, on_device,
+    Failure, InFile as _, check_memory, describe_setting, ignore_closed_pipe, loaded, on_device,
     open_tokenizer, print_device_remarks, print_json, setting_for_fraction,
 };
-use crate::app::chat::{self, ChatError, Conversation, Message, RenderedConversation};
+use crate::app::chat::{self, Conversation, Message, RenderedConversation};
 use crate::app::cli::{OnFullArg, RunArgs};
 use crate::app::terminal::StandardOutput;
 use crate::system::memory::{self, ResidentMemory};
 use crate::system::show::format_bytes;
 use crate::system::text;
-use draft::{Draft, Models};
+use draft::Models;
 use live::DeviceMonitor;
 
 pub(super) fn execute(args: &RunArgs) -> Result<(), Failure> {
@@ -107,34 +109,25 @@ impl DeviceWork for RunWork<'_> {
 
     fn run<E: Executor>(self, executor: &E) -> Result<(), Failure> {
         let (args, models, tokens) = (self.args, self.models, self.tokens);
-        let positions = self.positions();
-        let (path, mut sampler) = (&models.path, self.sampler);
-        let failed = |error| Failure::Generate {
-            path: path.clone(),
-            error,
-        };
         if !executor.has_own_memory() {
-            check_session_memory(args, models, positions)?;
+            check_memory(&models.path, &self.sessions(), args.threads.count())?;
         }
-        let setting = setting_for_fraction(&models.model, models.fraction);
-        let setting = setting.map_err(|error| failed(error.into()))?;
+        let (path, mut sampler) = (&models.path, self.sampler);
+        let setting = setting_for_fraction(&models.model, models.fraction).in_file(path)?;
         let mut kv = KvOptions::new(args.kv.kv);
         kv.max_prompt_positions = args.kv_keep;
         let session = |model: &Arc<Model<E::Backend>>| {
             let (model, backend) = (Arc::clone(model), executor.backend());
             let session = Session::with_kv_of(model, backend, self.context, &kv);
-            session.map_err(|error| failed(error.into()))
+            session.map_err(GenerateError::from).in_file(path)
         };
-        let loaded = |path: &Path, model: &Arc<Model>| {
-            let model = executor.load(model);
-            model.map_err(|error| load_failure(path, error))
-        };
-        let model = loaded(path, &models.model)?;
+        let model = loaded(path, executor.load(&models.model))?;
         let mut speculator = match &models.draft {
             None => None,
             Some(draft) => {
                 let other = draft.model.as_ref();
-                let other = other.map(|other| loaded(&draft.path, other)).transpose()?;
+                let other = other.map(|other| loaded(&draft.path, executor.load(other)));
+                let other = other.transpose()?;
                 let other = other.as_ref().map(session).transpose()?;
                 let length = args.draft_length.unwrap_or_default();
                 Some(draft.speculator(&model, other, length, &sampler)?)
@@ -155,7 +148,7 @@ impl DeviceWork for RunWork<'_> {
                 Generator::with_draft(&mut session, draft, tokenizer, sampler, tokens, limits)
             }
         };
-        let generator = generator.map_err(failed)?;
+        let generator = generator.in_file(path)?;
         let (text, summary) = write(args, generator)?;
         let followed = live.as_ref().is_some_and(DeviceMonitor::limits);
         let energy = live.and_then(DeviceMonitor::finish);
@@ -199,17 +192,6 @@ fn max_context(args: &RunArgs, model: &Model, read: usize) -> usize {
             _ => full,
         },
     }
-}
-
-fn check_session_memory(args: &RunArgs, models: &Models, positions: usize) -> Result<(), Failure> {
-    let (threads, kv) = (args.threads.count(), args.kv.kv);
-    let bytes = |model: &Model| memory::session_bytes(model.hyper(), positions, threads, kv);
-    let draft = models
-        .draft
-        .as_ref()
-        .and_then(Draft::model)
-        .map_or(0, bytes);
-    check_memory(&models.path, bytes(&models.model).saturating_add(draft))
 }
 
 struct FinishedRun<'a, B: Backend> {
@@ -334,10 +316,7 @@ fn write<B: Backend>(
             }
         }
     });
-    let summary = summary.map_err(|error| Failure::Generate {
-        path: args.model.clone(),
-        error,
-    })?;
+    let summary = summary.in_file(&args.model)?;
     let ended = match broken {
         Some(error) => Err(error),
         None if args.json => Ok(()),
@@ -381,13 +360,9 @@ fn conversation(
     tokenizer: &Tokenizer,
     prompt: String,
 ) -> Result<Vec<u32>, Failure> {
-    let failed = |error| Failure::Chat {
-        path: args.model.clone(),
-        error,
-    };
     let vocabulary = tokenizer.vocabulary();
     let template = vocabulary.chat_template.clone();
-    let template = template.ok_or_else(|| failed(ChatError::NoTemplate))?;
+    let template = template.ok_or(Failure::NoTemplate).in_file(&args.model)?;
     let message = |role: &str, content: String| Message {
         role: role.to_owned(),
         content,
@@ -409,7 +384,7 @@ fn conversation(
     let RenderedConversation {
         text,
         content_ranges: said,
-    } = chat::render_with_ranges(&conversation).map_err(failed)?;
+    } = chat::render_with_ranges(&conversation).in_file(&args.model)?;
     if said.is_none() {
         let mut contents = conversation.messages.iter().map(|message| &message.content);
         if let Some(token) = contents.find_map(|content| tokenizer.find_control_token(content)) {

@@ -5,7 +5,7 @@ use htc_loader::tokenizer::{AddSpecialTokens, Tokenizer};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::{Failure, Opened, open_container, print_json};
+use super::{Failure, InFile as _, Opened, open_container, print_json};
 use crate::app::cli::TokenizeArgs;
 use crate::system::text;
 
@@ -21,23 +21,10 @@ pub(super) fn execute(args: &TokenizeArgs) -> Result<(), Failure> {
         Opened::Htz(artifact) => artifact
             .vocabulary()
             .map_err(|fault| fault.in_file(&args.model))?,
-        Opened::Gguf(gguf) => {
-            Vocabulary::from_gguf(&gguf).map_err(|error| Failure::Vocabulary {
-                path: args.model.clone(),
-                error,
-            })?
-        }
-        Opened::Folder(folder) => {
-            Vocabulary::from_hugging_face(&folder).map_err(|error| Failure::Vocabulary {
-                path: folder,
-                error,
-            })?
-        }
+        Opened::Gguf(gguf) => Vocabulary::from_gguf(&gguf).in_file(&args.model)?,
+        Opened::Folder(folder) => Vocabulary::from_hugging_face(&folder).in_file(&folder)?,
     };
-    let tokenizer = Tokenizer::new(vocabulary).map_err(|error| Failure::Vocabulary {
-        path: args.model.clone(),
-        error,
-    })?;
+    let tokenizer = Tokenizer::new(vocabulary).in_file(&args.model)?;
     let text = text::read(&args.text)?;
     let tokens = if args.special {
         tokenizer.encode_with_special(&text, AddSpecialTokens::AsConfigured)

@@ -7,7 +7,7 @@ use htc_formats::model::MatrixId;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::{Failure, Opened, open_container, print_json};
+use super::{Failure, InFile as _, Opened, open_container, print_json};
 use crate::app::cli::VerifyArgs;
 use crate::app::terminal::display_path;
 use crate::geometry::probe;
@@ -165,12 +165,7 @@ fn probe_layer(artifact: &Htz, args: &VerifyArgs) -> Result<Probe, Failure> {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let started = Instant::now();
     let bytes = |entry| artifact.tensor_bytes(entry);
-    let found = probe::spectra(&manifest.tensors, bytes, layer, threads).map_err(|error| {
-        Failure::Spectra {
-            path: path.clone(),
-            error,
-        }
-    })?;
+    let found = probe::spectra(&manifest.tensors, bytes, layer, threads).in_file(path)?;
     let milliseconds = started.elapsed().as_secs_f64() * 1e3;
     let compared = expected
         .zip(found)

@@ -146,17 +146,29 @@ fn unusable_records_are_rejected_with_the_reason() {
     for text in [&b""[..], b"{}", b"[1]", b"\xff", &[b'['; 100_000]] {
         fs::write(&path, text).unwrap();
         let error = read(std::slice::from_ref(&path)).unwrap_err();
-        assert!(matches!(error, BenchError::RecordSchema { .. }), "{error}");
+        assert!(
+            matches!(error, BenchError::File(FileError::Syntax { .. })),
+            "{error}"
+        );
     }
     let large = fs::File::create(&path).unwrap();
     large.set_len(MAX_FILE + 1).unwrap();
     let error = read(std::slice::from_ref(&path)).unwrap_err();
-    assert!(matches!(error, BenchError::RecordTooLarge(_)), "{error}");
+    assert!(
+        matches!(error, BenchError::File(FileError::TooLarge { .. })),
+        "{error}"
+    );
     let pairs = record([1000, 500], &vec![[2.0, 1.0]; MAX_PAIRS + 1]);
     let error = read_all(&[pairs]).unwrap_err();
-    assert!(matches!(error, BenchError::RecordTooLarge(_)), "{error}");
+    assert!(
+        matches!(error, BenchError::File(FileError::TooLarge { .. })),
+        "{error}"
+    );
     let absent = read(&[folder.path().join("no.json")]).unwrap_err();
-    assert!(matches!(absent, BenchError::ReadRecord { .. }), "{absent}");
+    assert!(
+        matches!(absent, BenchError::File(FileError::Read { .. })),
+        "{absent}"
+    );
     let twice = record([1000, 500], &[[2.0, 1.0]]);
     let error = read_all(&[twice.clone(), twice]).unwrap_err();
     assert!(matches!(error, BenchError::DuplicateRecord(_)), "{error}");

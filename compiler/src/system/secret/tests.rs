@@ -36,6 +36,6 @@ fn secret_is_created_once_with_private_permissions() {
     std::os::unix::fs::symlink("/etc/hostname", &path).unwrap();
     assert!(matches!(
         Secret::in_folder(&state),
-        Err(FileError::Secret { .. })
+        Err(FileError::Access { .. })
     ));
 }

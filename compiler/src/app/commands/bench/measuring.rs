@@ -8,22 +8,21 @@ use htc_loader::backend::PlannedSession;
 use htc_loader::device::{DeviceWork, Executor};
 use htc_loader::dial::ActiveSetting;
 use htc_loader::kv::KvOptions;
-use indicatif::ProgressBar;
 
-use super::{BenchProgress, LoadedModel, PreparedBench, WINDOW, engine_name, style};
-use crate::app::commands::{Failure, check_memory, load_failure};
-use crate::app::interrupt::Interrupt;
+use super::{BenchProgress, LoadedModel, PreparedBench, WINDOW, engine_name};
+use crate::app::commands::progress::{self, WINDOWS};
+use crate::app::commands::{self, Failure, check_memory, evaluated, interrupted};
 use crate::bench::energy::EnergyMeter;
 use crate::bench::llama_cpp::LlamaCpp;
 use crate::bench::machine::{Load, Ticks};
 use crate::bench::record::{ModelRecord, Quality};
 use crate::bench::runner::{InProcessRunner, Runner};
-use crate::bench::{self, BenchError, BenchResults, NoSensors, RunControl, Sensors, Step};
+use crate::bench::{self, BenchResults, NoSensors, RunControl, Sensors, Step};
 use crate::device::ExecutorDevice;
 use crate::event::Cancelled;
-use crate::measure::{self, EvaluateError, Execution};
+use crate::measure::{self, Execution};
 use crate::system::show::file_name;
-use crate::system::{memory, text};
+use crate::system::text;
 
 pub(super) struct BenchWork<'b, 'a> {
     bench: &'b mut PreparedBench<'a>,
@@ -68,7 +67,14 @@ impl DeviceWork for BenchWork<'_, '_> {
 
     fn run<E: Executor>(mut self, executor: &E) -> Self::Outcome {
         if !executor.has_own_memory() {
-            self.check_memory()?;
+            let (bench, args) = (&self.bench, self.bench.args);
+            let sessions = bench.models().map(|loaded| PlannedSession {
+                model: &loaded.model,
+                positions: bench.positions,
+                kind: args.kv.kv_type.into(),
+            });
+            let sessions: Vec<_> = sessions.collect();
+            check_memory(&bench.subject.path, &sessions, args.threads.count())?;
         }
         let ticks = Ticks::now();
         let (measured, both, device_bytes) = self.measure(executor)?;
@@ -90,29 +96,13 @@ impl<'b, 'a> BenchWork<'b, 'a> {
         BenchWork { bench, sensor }
     }
 
-    fn check_memory(&self) -> Result<(), Failure> {
-        let (bench, args) = (&self.bench, self.bench.args);
-        let own = bench.models().map(|loaded| {
-            let hyper = loaded.model.hyper();
-            memory::session_bytes(
-                hyper,
-                bench.positions,
-                args.threads.count(),
-                args.kv.kv_type,
-            )
-        });
-        let needed = own.fold(0, u64::saturating_add);
-        check_memory(&bench.subject.path, needed)
-    }
-
     fn in_process_runner<E: Executor>(
         &self,
         executor: &E,
         loaded: &LoadedModel,
         setting: ActiveSetting,
     ) -> Result<InProcessRunner<E::Backend>, Failure> {
-        let model = executor.load(&loaded.model);
-        let model = model.map_err(|error| load_failure(&loaded.path, error))?;
+        let model = commands::loaded(&loaded.path, executor.load(&loaded.model))?;
         let (name, tokenizer) = (loaded.name.clone(), loaded.tokenizer.clone());
         Ok(InProcessRunner::new(
             name,
@@ -129,10 +119,6 @@ impl<'b, 'a> BenchWork<'b, 'a> {
         &mut self,
         executor: &E,
     ) -> Result<(BenchResults, SubjectAndBaseline, Option<u64>), Failure> {
-        let failed = |error, interrupt: &Interrupt| match error {
-            BenchError::Cancelled(_) => Failure::Interrupted(interrupt.message()),
-            error => Failure::Bench(error),
-        };
         let free = executor.free_bytes();
         let mut own = self.in_process_runner(executor, &self.bench.subject, self.bench.setting)?;
         let mut of_subject = self.bench.subject.measuree(engine_name());
@@ -151,7 +137,7 @@ impl<'b, 'a> BenchWork<'b, 'a> {
                 Some((loaded, Some(program))) => {
                     let found = self.bench.llama_cpp(loaded, program);
                     BaselineRunner::LlamaCpp(Box::new(
-                        found.map_err(|e| failed(e, &self.bench.interrupt))?,
+                        found.map_err(|error| interrupted(error, &self.bench.interrupt))?,
                     ))
                 }
             };
@@ -180,7 +166,7 @@ impl<'b, 'a> BenchWork<'b, 'a> {
             sensors,
         );
         progress.0.finish_and_clear();
-        let found = found.map_err(|error| failed(error, &self.bench.interrupt))?;
+        let found = found.map_err(|error| interrupted(error, &self.bench.interrupt))?;
         let taken = free.zip(executor.free_bytes());
         let taken = taken.map(|(before, behind)| before.saturating_sub(behind));
         if let Some(sensor) = &self.sensor {
@@ -238,8 +224,7 @@ impl<'b, 'a> BenchWork<'b, 'a> {
         };
         let text = text::read(path)?;
         let (subject, cancel) = (&self.bench.subject, self.bench.interrupt.cancel());
-        let bar = ProgressBar::no_length();
-        bar.set_style(style("{bar:30} {pos}/{len} windows, {eta} left"));
+        let bar = progress::bar(WINDOWS);
         let evaluation = measure::evaluate(
             &ExecutorDevice::new(executor, &self.bench.pool),
             &subject.model,
@@ -265,17 +250,8 @@ impl<'b, 'a> BenchWork<'b, 'a> {
             },
         );
         bar.finish_and_clear();
-        let evaluation = evaluation.map_err(|error| match error {
-            EvaluateError::Cancelled(_) => Failure::Interrupted(self.bench.interrupt.message()),
-            error => Failure::Evaluate {
-                path: match error {
-                    EvaluateError::TextTooShort(_) => path.clone(),
-                    EvaluateError::Reference(_) => baseline.path.clone(),
-                    _ => subject.path.clone(),
-                },
-                error,
-            },
-        })?;
+        let evaluation = evaluated(evaluation, [&subject.path, &baseline.path, path])
+            .map_err(|error| interrupted(error, &self.bench.interrupt))?;
         let text = file_name(path);
         Ok(Some(Quality { text, evaluation }))
     }

@@ -10,28 +10,17 @@ fn number_outside_the_kv_cache_names_the_option_of_commands_that_have_it() {
         value: 70000.0,
     };
     let path = PathBuf::from("a.gguf");
-    for failure in [
-        Failure::Evaluate {
-            path: path.clone(),
-            error: EvaluateError::Exec(range()),
-        },
-        Failure::Evaluate {
-            path: path.clone(),
-            error: EvaluateError::Reference(range()),
-        },
-        Failure::Generate {
-            path,
-            error: GenerateError::Exec(range()),
-        },
-        Failure::Bench(BenchError::Generate {
-            model: "a.gguf".into(),
-            error: GenerateError::Exec(range()),
-        }),
-        Failure::Bench(BenchError::Exec {
-            model: "a.gguf".into(),
-            error: range(),
-        }),
-    ] {
+    let failures: [Failure; 3] = [
+        EvaluateError::Exec(range()).into(),
+        EvaluateError::Reference(range()).into(),
+        GenerateError::Exec(range()).into(),
+    ];
+    let failures = failures.map(|failure| Err::<(), _>(failure).in_file(&path).unwrap_err());
+    let bench = Failure::Bench(BenchError::Generate {
+        model: "a.gguf".into(),
+        error: GenerateError::Exec(range()),
+    });
+    for failure in failures.into_iter().chain([bench]) {
         let reason = failure.reason();
         assert!(reason.starts_with("a.gguf: layer 1: a number of the key at position 2 is 70000"));
         assert!(

@@ -12,7 +12,7 @@ use htc_loader::sampling::Sampler;
 use htc_loader::speculate::{DraftLength, Speculator};
 use htc_loader::{Backend, Model, Pool, Session};
 
-use super::super::{Failure, open_included_source, open_model, setting_for_fraction};
+use super::super::{Failure, InFile as _, open_included_source, open_model, setting_for_fraction};
 use crate::app::cli::{AdaptArg, DraftModel, ReferenceModel, RunArgs};
 use crate::system::disk;
 
@@ -40,7 +40,7 @@ impl Models {
             None => None,
             Some(DraftModel::SelfDraft(fraction)) => Some(Draft {
                 path: args.model.clone(),
-                setting: setting(&args.model, &model, Some(*fraction))?,
+                setting: setting_for_fraction(&model, Some(*fraction)).in_file(&args.model)?,
                 model: None,
             }),
             Some(DraftModel::Model(path)) => Some(Draft {
@@ -83,7 +83,7 @@ impl Models {
             fraction: args.fraction,
             draft: Some(Draft {
                 path: args.model.clone(),
-                setting: setting(&args.model, &draft, fraction)?,
+                setting: setting_for_fraction(&draft, fraction).in_file(&args.model)?,
                 model: Some(draft),
             }),
         })
@@ -133,10 +133,7 @@ impl Draft {
                 Speculator::with_draft_model(draft, model, length, sampler)
             }
         };
-        speculator.map_err(|error| Failure::Generate {
-            path: self.path.clone(),
-            error,
-        })
+        speculator.in_file(&self.path)
     }
 }
 
@@ -171,34 +168,16 @@ pub(super) fn adaptation(
         AdaptArg::Oja => Adaptation::oja(file, draft.setting, of_model, AdaptOptions::oja(), pool),
         AdaptArg::Gradient => Adaptation::gradient(file, AdaptOptions::gradient()),
     };
-    let failed = |path: &Path, error| Failure::Generate {
-        path: path.to_owned(),
-        error,
-    };
-    let mut adaptation = adaptation.map_err(|error| failed(&draft.path, error))?;
+    let mut adaptation = adaptation.in_file(&draft.path)?;
     let Some(path) = &args.adapt_state else {
         return Ok(Some((adaptation, None)));
     };
-    disk::check_writable(path).map_err(|source| Failure::Write {
-        path: path.clone(),
-        source,
-    })?;
+    disk::check_writable(path)?;
     let digests = [file, of_model].map(ModelFile::digest);
     if let Some(learnt) = TrainedDraft::read(path)? {
         let restored = adaptation.restore(&learnt, digests[0], digests[1]);
-        restored.map_err(|error| failed(path, error))?;
+        restored.in_file(path)?;
     }
     let path = path.clone();
     Ok(Some((adaptation, Some(AdaptationFile { path, digests }))))
-}
-
-fn setting(
-    path: &Path,
-    model: &Model,
-    fraction: Option<ActiveFraction>,
-) -> Result<ActiveSetting, Failure> {
-    setting_for_fraction(model, fraction).map_err(|error| Failure::Generate {
-        path: path.to_owned(),
-        error: error.into(),
-    })
 }
