@@ -1,9 +1,11 @@
 //! Errors of reading and writing artifacts.
 
+use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::{Digest, FORMAT_MAJOR, MAX_MANIFEST_BYTES};
+use super::{Digest, FORMAT_MAJOR, MAX_MANIFEST_BYTES, SectionEntry, TensorEntry};
+use crate::escape::escape_truncated;
 use crate::map::MapError;
 use crate::model::HyperError;
 use crate::vocab::VocabularyError;
@@ -122,79 +124,13 @@ pub enum HtzError {
         /// Role found.
         found: String,
     },
-    /// A property of a tensor is inconsistent.
-    #[error("tensor {tensor}: {property} is {found}, expected {expected}")]
-    Tensor {
-        /// Role of the tensor.
-        tensor: String,
-        /// Name of the property.
-        property: &'static str,
-        /// Expected value.
-        expected: String,
-        /// Value found.
-        found: String,
-    },
-    /// A property of a section is invalid.
-    #[error("section {section:?}: {property} is {found}, expected {expected}")]
-    Section {
-        /// Name of the section.
-        section: String,
-        /// Name of the property.
-        property: &'static str,
-        /// Expected value.
-        expected: String,
-        /// Value found.
-        found: String,
-    },
-    /// The plan contradicts the tensors.
-    #[error("plan, {record}: {property} is {found}, expected {expected}")]
-    Plan {
-        /// The record, for example `blk.3.attn_q`.
-        record: String,
-        /// Name of the property.
-        property: &'static str,
-        /// Expected value.
-        expected: String,
-        /// Value found.
-        found: String,
-    },
-    /// The geometry record is invalid or contradicts the tensors.
-    #[error("geometry, {place}: {property} is {found}, expected {expected}")]
-    Geometry {
-        /// The record, for example `blk.3.attn_q`.
-        place: String,
-        /// Name of the property.
-        property: &'static str,
-        /// Expected value.
-        expected: String,
-        /// Value found.
-        found: String,
-    },
-    /// The provenance is invalid.
-    #[error("provenance: {property} is {found}, expected {expected}")]
-    Provenance {
+    /// A property of a record is invalid or contradicts the rest of the artifact.
+    #[error("{record}: {property} is {found}, expected {expected}")]
+    Property {
+        /// The record.
+        record: Record,
         /// Name of the property, for example `treatment.shrinkage`.
         property: &'static str,
-        /// Expected value.
-        expected: String,
-        /// Value found.
-        found: String,
-    },
-    /// The quality record is invalid.
-    #[error("quality: {property} is {found}, expected {expected}")]
-    Quality {
-        /// Name of the property, for example `kl.interval`.
-        property: String,
-        /// Expected value.
-        expected: String,
-        /// Value found.
-        found: String,
-    },
-    /// The active-fraction points do not fit the artifact.
-    #[error("dial: {property} is {found}, expected {expected}")]
-    ActiveFraction {
-        /// Name of the property.
-        property: String,
         /// Expected value.
         expected: String,
         /// Value found.
@@ -305,6 +241,89 @@ pub enum HtzError {
         /// System error.
         source: io::Error,
     },
+}
+
+/// Record of an artifact in which an error was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Record {
+    /// The tensor with this role.
+    Tensor(String),
+    /// The section with this name.
+    Section(String),
+    /// This record of the plan, for example `blk.3.attn_q`.
+    Plan(String),
+    /// This record of the geometry, for example `blk.3.attn_q`.
+    Geometry(String),
+    /// The provenance.
+    Provenance,
+    /// The quality.
+    Quality,
+    /// The active-fraction points.
+    ActiveFraction,
+}
+
+impl fmt::Display for Record {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Record::Tensor(role) => write!(f, "tensor {role}"),
+            Record::Section(name) => write!(f, "section {name:?}"),
+            Record::Plan(place) => write!(f, "plan, {place}"),
+            Record::Geometry(place) => write!(f, "geometry, {place}"),
+            Record::Provenance => f.write_str("provenance"),
+            Record::Quality => f.write_str("quality"),
+            Record::ActiveFraction => f.write_str("dial"),
+        }
+    }
+}
+
+impl Record {
+    pub(super) fn error(
+        &self,
+        property: &'static str,
+        expected: impl ToString,
+        found: impl ToString,
+    ) -> HtzError {
+        HtzError::Property {
+            record: self.clone(),
+            property,
+            expected: expected.to_string(),
+            found: found.to_string(),
+        }
+    }
+
+    pub(super) fn expect_equal<T: PartialEq + ToString>(
+        &self,
+        property: &'static str,
+        expected: T,
+        found: T,
+    ) -> Result<(), HtzError> {
+        if expected == found {
+            return Ok(());
+        }
+        Err(self.error(property, expected, found))
+    }
+}
+
+impl TensorEntry {
+    pub(super) fn error(
+        &self,
+        property: &'static str,
+        expected: impl ToString,
+        found: impl ToString,
+    ) -> HtzError {
+        Record::Tensor(self.role.to_string()).error(property, expected, found)
+    }
+}
+
+impl SectionEntry {
+    pub(super) fn error(
+        &self,
+        property: &'static str,
+        expected: impl ToString,
+        found: impl ToString,
+    ) -> HtzError {
+        Record::Section(escape_truncated(&self.name)).error(property, expected, found)
+    }
 }
 
 impl HtzError {

@@ -21,7 +21,7 @@ mod writer;
 pub use crate::model::Form;
 pub use dial::ActiveFractionPoint;
 pub use digest::{Digest, Hasher};
-pub use error::HtzError;
+pub use error::{HtzError, Record};
 pub use geometry::{DepthSinkOrigin, DepthSinkRecord, GeometryRecord, SpectrumRecord};
 pub use kernel_code::{CodeFormat, CodeImage, GpuArchitecture, KernelCode, KernelCodeError};
 pub use layout::{

@@ -124,7 +124,7 @@ impl<B: Deref<Target: Deref<Target = [u8]>>> Htz<B> {
     /// Verifies the digest of a section and decodes it.
     ///
     /// # Errors
-    /// [`HtzError::ItemDigest`], [`HtzError::Section`].
+    /// [`HtzError::ItemDigest`], [`HtzError::Property`].
     pub fn section(&self, entry: &SectionEntry) -> Result<Vec<u8>, HtzError> {
         self.verify_section(entry)?;
         section::decode(entry, self.section_bytes(entry))

@@ -167,12 +167,8 @@ impl Manifest {
                 };
                 if found.name != expected || found.encoding != Encoding::Raw {
                     let found = format!("{:?}", found.name);
-                    return Err(fault(
-                        tensor,
-                        "section",
-                        format!("{expected:?}, raw"),
-                        found,
-                    ));
+                    let expected = format!("{expected:?}, raw");
+                    return Err(fault(tensor, "section", expected, found));
                 }
                 if found.length != length {
                     return Err(fault(tensor, "length of a section", length, found.length));
@@ -185,12 +181,9 @@ impl Manifest {
         }
         match sections.next() {
             None => Ok(places),
-            Some(entry) => Err(HtzError::Section {
-                section: crate::escape::escape_truncated(&entry.name),
-                property: "place",
-                expected: "none behind the source's tensors".to_owned(),
-                found: "behind them".to_owned(),
-            }),
+            Some(entry) => {
+                Err(entry.error("place", "none behind the source's tensors", "behind them"))
+            }
         }
     }
 
@@ -256,11 +249,6 @@ fn fault(
     found: impl Display,
 ) -> HtzError {
     HtzError::Source {
-        fault: Box::new(HtzError::Tensor {
-            tensor: tensor.role.to_string(),
-            property,
-            expected: expected.to_string(),
-            found: found.to_string(),
-        }),
+        fault: Box::new(tensor.entry().error(property, expected, found)),
     }
 }

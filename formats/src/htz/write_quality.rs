@@ -17,7 +17,7 @@ impl HtzWriter {
     /// interruption another writer may [take over](HtzWriter::resume_tensors) the tensors.
     ///
     /// # Errors
-    /// [`HtzError::Quality`], [`HtzError::ManifestSpace`], errors of the artifact and I/O errors.
+    /// [`HtzError::Property`], [`HtzError::ManifestSpace`], errors of the artifact and I/O errors.
     pub fn write_quality(
         folder: &Folder,
         name: &OsStr,
@@ -30,7 +30,7 @@ impl HtzWriter {
     /// [`write_quality`](HtzWriter::write_quality).
     ///
     /// # Errors
-    /// Those of [`write_quality`](HtzWriter::write_quality), and [`HtzError::ActiveFraction`].
+    /// Those of [`write_quality`](HtzWriter::write_quality), and [`HtzError::Property`].
     pub fn write_active_fractions(
         folder: &Folder,
         name: &OsStr,
