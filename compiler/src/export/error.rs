@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use htc_formats::CodecError;
 use htc_formats::DType;
 use htc_formats::architecture::BindError;
-use htc_formats::gguf::WriteError;
+use htc_formats::gguf::GgufError;
 use htc_formats::htz::HtzError;
 use htc_formats::model::Role;
 use thiserror::Error;
@@ -112,7 +112,7 @@ pub enum ExportError {
     },
     /// The output cannot be written as GGUF.
     #[error(transparent)]
-    Gguf(#[from] WriteError),
+    Gguf(#[from] GgufError),
     /// Weights of a folder cannot be written.
     #[error("{}: cannot be written: {problem}", path.display())]
     Safetensors {

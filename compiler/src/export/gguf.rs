@@ -4,7 +4,7 @@ use std::path::Path;
 
 use htc_formats::architecture;
 use htc_formats::folder::Folder;
-use htc_formats::gguf::{Contents, GgmlType, Value, WriteError, Writer};
+use htc_formats::gguf::{Contents, GgmlType, Value, Writer};
 use htc_formats::map::MappedFile;
 use htc_formats::source::ModelFile;
 use htc_formats::vocab::Vocabulary;
@@ -119,15 +119,12 @@ impl<'a> GgufFile<'a> {
     ) -> Result<(), ExportError> {
         let failed = |source| self.failed(source);
         let mut to = BufWriter::with_capacity(1 << 20, SyncingWriter { file, since: 0 });
-        let written = self.writer()?.write_with(&mut to, |index, to| {
+        let written = self.writer()?.write_with(&mut to, failed, |index, to| {
             producer.tensor(&self.outputs[index], &mut |bytes| {
                 to.write_all(bytes).map_err(failed)
             })
         });
-        written.map_err(|error| match error {
-            ExportError::Gguf(WriteError::Io(source)) => failed(source),
-            error => error,
-        })?;
+        written?;
         to.flush().map_err(failed)?;
         producer.watch.report(Event::Flushing);
         file.sync_all().map_err(failed)?;

@@ -2,7 +2,7 @@
 
 use super::error::GgufError;
 use super::reader::ValueReader;
-use super::writer::{ValueWriter, WriteError};
+use super::writer::ValueWriter;
 use crate::wire;
 
 /// A Rust type of metadata values: its encoding and its form in messages.
@@ -14,7 +14,7 @@ pub(super) trait Element: Sized {
     fn read(reader: &mut ValueReader<'_, '_>, depth: u32) -> Result<Self, GgufError>;
 
     /// Appends the value.
-    fn write(&self, writer: &mut ValueWriter<'_>, depth: u32) -> Result<(), WriteError>;
+    fn write(&self, writer: &mut ValueWriter<'_>, depth: u32) -> Result<(), GgufError>;
 
     fn describe(&self) -> String;
 }
@@ -28,7 +28,7 @@ macro_rules! numbers {
                 reader.cursor.$number().map_err(|error| reader.error(error))
             }
 
-            fn write(&self, writer: &mut ValueWriter<'_>, _: u32) -> Result<(), WriteError> {
+            fn write(&self, writer: &mut ValueWriter<'_>, _: u32) -> Result<(), GgufError> {
                 wire::$put(writer.out, *self);
                 Ok(())
             }
@@ -52,7 +52,7 @@ impl Element for bool {
         reader.cursor.bool().map_err(|error| reader.error(error))
     }
 
-    fn write(&self, writer: &mut ValueWriter<'_>, depth: u32) -> Result<(), WriteError> {
+    fn write(&self, writer: &mut ValueWriter<'_>, depth: u32) -> Result<(), GgufError> {
         u8::from(*self).write(writer, depth)
     }
 
@@ -69,7 +69,7 @@ impl Element for String {
         reader.string()
     }
 
-    fn write(&self, writer: &mut ValueWriter<'_>, _: u32) -> Result<(), WriteError> {
+    fn write(&self, writer: &mut ValueWriter<'_>, _: u32) -> Result<(), GgufError> {
         writer.string(self)
     }
 
@@ -91,7 +91,7 @@ impl Element for Array {
         Array::read_elements(kind, count, reader, depth + 1)
     }
 
-    fn write(&self, writer: &mut ValueWriter<'_>, depth: u32) -> Result<(), WriteError> {
+    fn write(&self, writer: &mut ValueWriter<'_>, depth: u32) -> Result<(), GgufError> {
         writer.array_head(self.element_type(), self.len(), depth)?;
         self.write_elements(writer, depth + 1)
     }
@@ -167,7 +167,7 @@ macro_rules! value_types {
                 Ok(match kind { $(ValueType::$variant => Value::$variant(Element::read(reader, 1)?),)* })
             }
 
-            pub(super) fn write(&self, writer: &mut ValueWriter<'_>) -> Result<(), WriteError> {
+            pub(super) fn write(&self, writer: &mut ValueWriter<'_>) -> Result<(), GgufError> {
                 match self { $(Value::$variant(value) => value.write(writer, 1),)* }
             }
 
@@ -207,7 +207,7 @@ macro_rules! value_types {
                 &self,
                 writer: &mut ValueWriter<'_>,
                 depth: u32,
-            ) -> Result<(), WriteError> {
+            ) -> Result<(), GgufError> {
                 match self {
                     $(Array::$variant(elements) => {
                         elements.iter().try_for_each(|element| element.write(writer, depth))

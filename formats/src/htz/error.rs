@@ -5,13 +5,15 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::{Digest, FORMAT_MAJOR, MAX_MANIFEST_BYTES, SectionEntry, TensorEntry};
+use crate::CodecError;
 use crate::escape::escape_truncated;
-use crate::map::MapError;
+use crate::learnt::VERSION;
+use crate::limits::MAX_TRAINED_DRAFT_BYTES;
 use crate::model::HyperError;
+use crate::open::OpenError;
 use crate::vocab::VocabularyError;
-use crate::wire::WireError;
 
-/// Error returned when an artifact is rejected or cannot be written.
+/// Error returned when an artifact or a file of a trained draft is rejected or cannot be written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HtzError {
@@ -29,9 +31,9 @@ pub enum HtzError {
         /// First bytes, escaped.
         found: String,
     },
-    /// The file ends within the header.
+    /// The bytes end too early, or a text in them is not UTF-8.
     #[error(transparent)]
-    Truncated(#[from] WireError),
+    Truncated(#[from] CodecError),
     /// The header does not match its digest.
     #[error(
         "the header is damaged: its digest is {found}, it should be {expected}; copy the file again"
@@ -192,6 +194,27 @@ pub enum HtzError {
         /// Bytes needed.
         needed: u64,
     },
+    /// The file is not one of a trained draft.
+    #[error("not a file of what a draft learnt; give another, or remove it to begin anew")]
+    NotTrainedDraft,
+    /// The version of a file of a trained draft is not supported.
+    #[error("version {found} of what a draft learnt, expected {VERSION}; remove it to begin anew")]
+    TrainedDraftVersion {
+        /// Version of the file.
+        found: u16,
+    },
+    /// A file of a trained draft is too large.
+    #[error("{found} bytes, expected at most {MAX_TRAINED_DRAFT_BYTES}")]
+    TrainedDraftTooLarge {
+        /// Bytes of the file.
+        found: u64,
+    },
+    /// The content of a file of a trained draft is invalid.
+    #[error("the file is damaged: {damage}; remove it to begin anew")]
+    DamagedTrainedDraft {
+        /// Description of the error.
+        damage: String,
+    },
     /// The file already exists.
     #[error("{} exists already; choose another name or allow overwriting", path.display())]
     Exists {
@@ -230,7 +253,7 @@ pub enum HtzError {
     },
     /// The file cannot be mapped.
     #[error(transparent)]
-    Map(#[from] MapError),
+    Map(#[from] OpenError),
     /// Any other failure of the system.
     #[error("cannot {action} {}: {source}", path.display())]
     Io {
@@ -254,6 +277,8 @@ pub enum Record {
     Plan(String),
     /// This record of the geometry, for example `blk.3.attn_q`.
     Geometry(String),
+    /// The compiled kernels.
+    Kernels,
     /// The provenance.
     Provenance,
     /// The quality.
@@ -269,6 +294,7 @@ impl fmt::Display for Record {
             Record::Section(name) => write!(f, "section {name:?}"),
             Record::Plan(place) => write!(f, "plan, {place}"),
             Record::Geometry(place) => write!(f, "geometry, {place}"),
+            Record::Kernels => f.write_str("compiled kernels"),
             Record::Provenance => f.write_str("provenance"),
             Record::Quality => f.write_str("quality"),
             Record::ActiveFraction => f.write_str("dial"),

@@ -17,8 +17,9 @@ use super::{
     QualityRecord, SourceRecord, TOKENIZER, TensorEntry, check, features,
 };
 use crate::folder::Folder;
-use crate::map::{MapError, MappedFile};
+use crate::map::MappedFile;
 use crate::model::Role;
+use crate::open::OpenError;
 
 /// Writer of an artifact, tensor by tensor.
 ///
@@ -243,7 +244,7 @@ impl HtzWriter {
     }
 
     /// Maps the unfinished file.
-    pub fn map_unfinished(&self) -> Result<MappedFile, MapError> {
+    pub fn map_unfinished(&self) -> Result<MappedFile, OpenError> {
         MappedFile::from_file(self.temp_path(), &self.file)
     }
 

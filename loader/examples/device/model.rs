@@ -2,12 +2,12 @@
 
 use std::collections::HashMap;
 use std::error::Error;
-use std::io::{BufWriter, Write as _};
+use std::io::{BufWriter, Write};
 use std::path::Path;
 use std::sync::Arc;
 
 use htc_formats::bands::{CodeKind, CodeLayout, ColumnGroupMatrix, ColumnGroups};
-use htc_formats::gguf::{Array, GgmlType, Value, WriteError, Writer};
+use htc_formats::gguf::{Array, GgmlType, Value, Writer};
 use htc_formats::model::{InputGroup, MatrixId, Part, ProjectionKind, Role, StoredTensor};
 use htc_formats::source::{Container, ModelFile, ModelTensor, Place};
 use htc_formats::vocab::VocabularyError;
@@ -326,10 +326,11 @@ pub fn write_gguf(file: &ModelFile, path: &Path) -> Result<(), Box<dyn Error>> {
         };
     }
     let mut out = BufWriter::with_capacity(1 << 22, std::fs::File::create(path)?);
-    writer.write_with(&mut out, |index, out| {
-        let bytes = file.bytes(&file.tensors[index]);
-        out.write_all(bytes).map_err(WriteError::Io)
-    })?;
+    let fill = |index: usize, out: &mut dyn Write| {
+        out.write_all(file.bytes(&file.tensors[index]))?;
+        Ok(())
+    };
+    writer.write_with::<Box<dyn Error>>(&mut out, |error| error.into(), fill)?;
     out.flush()?;
     Ok(())
 }

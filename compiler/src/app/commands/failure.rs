@@ -4,8 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use htc_formats::htz::{Digest, HtzError};
-use htc_formats::learnt::TrainedDraftError;
-use htc_formats::map::MapError;
+use htc_formats::open::OpenError;
 use htc_formats::source::SourceError;
 use htc_formats::vocab::VocabularyError;
 use htc_loader::device::DeviceChoiceError;
@@ -44,7 +43,7 @@ pub enum Failure {
     #[error(transparent)]
     Device(#[from] DeviceChoiceError),
     #[error(transparent)]
-    Map(#[from] MapError),
+    Map(#[from] OpenError),
     #[error(transparent)]
     Htz(#[from] HtzError),
     #[error(transparent)]
@@ -81,8 +80,6 @@ pub enum Failure {
     NoDraft,
     #[error("--adapt-state requires --adapt oja or --adapt gradient")]
     StateWithoutAdaptation,
-    #[error(transparent)]
-    AdaptationState(#[from] TrainedDraftError),
     #[error(transparent)]
     Live(#[from] LiveError),
     #[error("the model cannot follow its device: {0}")]
