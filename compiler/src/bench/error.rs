@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use htc_loader::ExecError;
-use htc_loader::generate::GenerateError;
 use htc_loader::live::LiveError;
 use thiserror::Error;
 
@@ -41,7 +40,7 @@ pub enum BenchError {
         /// Model name.
         model: String,
         /// Cause.
-        error: GenerateError,
+        error: ExecError,
     },
     /// The model cannot be executed in this process.
     #[error("{model}: {error}")]

@@ -7,10 +7,9 @@ use htc_formats::htz::{Digest, HtzError};
 use htc_formats::open::OpenError;
 use htc_formats::source::SourceError;
 use htc_formats::vocab::VocabularyError;
-use htc_loader::device::DeviceChoiceError;
-use htc_loader::generate::GenerateError;
+use htc_loader::ExecError;
+use htc_loader::ExecError;
 use htc_loader::live::LiveError;
-use htc_loader::{ExecError, LoadError};
 use thiserror::Error;
 
 use crate::app::chat::ChatError;
@@ -41,7 +40,7 @@ pub enum Failure {
         folder: PathBuf,
     },
     #[error(transparent)]
-    Device(#[from] DeviceChoiceError),
+    Exec(#[from] ExecError),
     #[error(transparent)]
     Map(#[from] OpenError),
     #[error(transparent)]
@@ -49,7 +48,7 @@ pub enum Failure {
     #[error(transparent)]
     Source(#[from] SourceError),
     #[error("{}: {error}", path.display())]
-    Load { path: PathBuf, error: LoadError },
+    Load { path: PathBuf, error: ExecError },
     #[error("{}: {error}", path.display())]
     Vocabulary {
         path: PathBuf,
@@ -60,7 +59,7 @@ pub enum Failure {
     #[error("{}: {error}", path.display())]
     Evaluate { path: PathBuf, error: EvaluateError },
     #[error("{}: {error}", path.display())]
-    Generate { path: PathBuf, error: GenerateError },
+    Generate { path: PathBuf, error: ExecError },
     #[error("{}: it was made from a model with the digest {expected}, and {} has {found}; give that model", draft.display(), verifier.display())]
     OtherSource {
         draft: PathBuf,
@@ -84,8 +83,6 @@ pub enum Failure {
     Live(#[from] LiveError),
     #[error("the model cannot follow its device: {0}")]
     Monitoring(String),
-    #[error(transparent)]
-    Sampling(#[from] GenerateError),
     #[error(transparent)]
     Pool(#[from] htc_kernels::PoolError),
     #[error("{}: {error}", path.display())]
@@ -172,7 +169,7 @@ impl Failure {
             Failure::Kept { error, .. } => error.kind(),
             Failure::Compile(error) => error.kind(),
             Failure::Interrupted(_) => ErrorKind::Interrupted,
-            Failure::Device(DeviceChoiceError::NotBuilt { .. })
+            Failure::Exec(ExecError::NotBuilt { .. })
             | Failure::NoPrompt
             | Failure::NoSource(_)
             | Failure::NoSealedSource(_)
@@ -267,12 +264,12 @@ impl Failure {
                 ..
             }
             | Failure::Generate {
-                error: GenerateError::Exec(ExecError::KvRange { .. }),
+                error: ExecError::KvRange { .. },
                 ..
             }
             | Failure::Bench(
                 BenchError::Generate {
-                    error: GenerateError::Exec(ExecError::KvRange { .. }),
+                    error: ExecError::KvRange { .. },
                     ..
                 }
                 | BenchError::Exec {

@@ -26,10 +26,10 @@ use htc_formats::gguf::Gguf;
 use htc_formats::htz::Htz;
 use htc_formats::map::MappedFile;
 use htc_formats::source::is_in_folder;
-use htc_loader::device::{DeviceChoiceError, DeviceWork, Executor};
+use htc_loader::device::{DeviceWork, Executor};
 use htc_loader::dial::{ActiveFraction, ActiveSetting};
 use htc_loader::tokenizer::Tokenizer;
-use htc_loader::{Backend, ExecError, LoadError, Model, Pool};
+use htc_loader::{Backend, ExecError, Model, Pool};
 
 use crate::app::chat;
 use crate::app::cli::{Command, DeviceArgs};
@@ -143,7 +143,7 @@ fn on_device<T>(
     work: impl DeviceWork<Outcome = Result<T, Failure>>,
 ) -> Result<T, Failure> {
     let mut missing = None;
-    let told = |error: &DeviceChoiceError| missing = Some(error.to_string());
+    let told = |error: &ExecError| missing = Some(error.to_string());
     let done = args.device.execute(pool, told, work)??;
     if let Some(why) = missing {
         say!("on the processor: {why}");
@@ -157,9 +157,9 @@ fn open_included_source(path: &Path, model: &Model) -> Result<Arc<Model>, Failur
     Ok(Arc::new(source))
 }
 
-fn load_failure(path: &Path, error: LoadError) -> Failure {
+fn load_failure(path: &Path, error: ExecError) -> Failure {
     match error {
-        LoadError::Source(error) => Failure::Source(error),
+        ExecError::Source(error) => Failure::Source(error),
         error => Failure::Load {
             path: path.into(),
             error,

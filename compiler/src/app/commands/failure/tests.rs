@@ -21,11 +21,11 @@ fn number_outside_the_kv_cache_names_the_option_of_commands_that_have_it() {
         },
         Failure::Generate {
             path,
-            error: GenerateError::Exec(range()),
+            error: range(),
         },
         Failure::Bench(BenchError::Generate {
             model: "a.gguf".into(),
-            error: GenerateError::Exec(range()),
+            error: range(),
         }),
         Failure::Bench(BenchError::Exec {
             model: "a.gguf".into(),
