@@ -34,16 +34,6 @@ pub enum HtzError {
     /// The bytes end too early, or a text in them is not UTF-8.
     #[error(transparent)]
     Truncated(#[from] CodecError),
-    /// The header does not match its digest.
-    #[error(
-        "the header is damaged: its digest is {found}, it should be {expected}; copy the file again"
-    )]
-    HeaderDigest {
-        /// Stored digest.
-        expected: Digest,
-        /// Computed digest.
-        found: Digest,
-    },
     /// The major version is not supported.
     #[error(
         "format {found}.x is not supported, only 1.x and {FORMAT_MAJOR}.x; use the release of htc \
@@ -72,16 +62,6 @@ pub enum HtzError {
         expected: u64,
         /// Bytes found.
         found: u64,
-    },
-    /// The manifest does not match its digest.
-    #[error(
-        "the manifest is damaged: its digest is {found}, it should be {expected}; copy the file again"
-    )]
-    ManifestDigest {
-        /// Stored digest.
-        expected: Digest,
-        /// Computed digest.
-        found: Digest,
     },
     /// The manifest is not valid JSON for its schema.
     #[error("the manifest cannot be read: {detail}; make the artifact again")]
@@ -144,12 +124,12 @@ pub enum HtzError {
         /// The error.
         fault: Box<HtzError>,
     },
-    /// A tensor or section does not match its digest.
+    /// The header, the manifest, a tensor or a section does not match its digest.
     #[error(
         "{item} is damaged: its digest is {found}, it should be {expected}; copy the file again"
     )]
-    ItemDigest {
-        /// The item: `tensor blk.0.attn_q.weight`, `section tokenizer`.
+    Digest {
+        /// The item: `the header`, `tensor blk.0.attn_q.weight`, `section tokenizer`.
         item: String,
         /// Digest in the manifest.
         expected: Digest,

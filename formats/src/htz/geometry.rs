@@ -48,16 +48,7 @@ pub enum DepthSinkOrigin {
     Asked,
 }
 
-impl DepthSinkOrigin {
-    /// Name in the manifest.
-    pub const fn name(self) -> &'static str {
-        match self {
-            DepthSinkOrigin::Measured => "measured",
-            DepthSinkOrigin::Guessed => "guessed",
-            DepthSinkOrigin::Asked => "asked",
-        }
-    }
-}
+crate::names!(DepthSinkOrigin { Measured "measured", Guessed "guessed", Asked "asked" });
 
 /// Spectrum of a stored projection.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]

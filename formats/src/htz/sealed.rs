@@ -140,8 +140,8 @@ impl Manifest {
         self.sections.get(first..).unwrap_or_default()
     }
 
-    /// Returns offset and length of each source tensor in the file; empty without a source.
-    pub(super) fn source_ranges(&self) -> Result<Vec<(u64, u64)>, HtzError> {
+    /// Returns the offset of each source tensor in the file; empty without a source.
+    pub(super) fn source_offsets(&self) -> Result<Vec<u64>, HtzError> {
         let Some(record) = &self.source else {
             return Ok(Vec::new());
         };
@@ -177,7 +177,7 @@ impl Manifest {
                     offset = found.offset;
                 }
             }
-            places.push((offset, tensor.entry().length));
+            places.push(offset);
         }
         match sections.next() {
             None => Ok(places),
@@ -209,7 +209,7 @@ impl Manifest {
                 return Err(HtzError::FeatureNotRequired { feature });
             }
         }
-        self.source_ranges().map(|_| ())
+        self.source_offsets().map(|_| ())
     }
 }
 

@@ -1,15 +1,15 @@
 //! Sections: data other than tensors, encoded and decoded within bounds.
 
-use std::fmt;
 use std::io::Read as _;
 
 use serde::Deserialize;
-use serde::de::{Deserializer, IgnoredAny, SeqAccess, Visitor};
+use serde::de::{Deserializer, IgnoredAny};
 
 use super::check::max_decoded_length;
 use super::features::VOCABULARY;
 use super::layout::{KERNELS, MAX_SECTION_BYTES, TOKENIZER};
 use super::{Digest, Encoding, HtzError, KernelCode, Record, SectionEntry};
+use crate::bounded_json;
 use crate::escape::escape_truncated;
 use crate::limits::{MAX_MERGES, MAX_VOCABULARY};
 use crate::vocab::{Vocabulary, VocabularyError};
@@ -215,25 +215,11 @@ struct ListLength(usize);
 
 impl<'de> Deserialize<'de> for ListLength {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Reader;
-
-        impl<'de> Visitor<'de> for Reader {
-            type Value = ListLength;
-
-            fn expecting(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
-                formatter.write_str("a list")
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<ListLength, A::Error> {
-                let mut count = 0;
-                while list.next_element::<IgnoredAny>()?.is_some() {
-                    count += 1;
-                }
-                Ok(ListLength(count))
-            }
-        }
-
-        deserializer.deserialize_seq(Reader)
+        let count = |count: &mut usize, _: IgnoredAny| {
+            *count += 1;
+            Ok(())
+        };
+        bounded_json::fold(deserializer, 0, count).map(ListLength)
     }
 }
 

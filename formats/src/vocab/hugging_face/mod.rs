@@ -221,6 +221,14 @@ fn file(name: &str, problem: &str) -> VocabularyError {
     }
 }
 
+fn unsupported_json(
+    what: &'static str,
+    found: impl Into<String>,
+    supported: impl Into<String>,
+) -> VocabularyError {
+    unsupported(TOKENIZER_JSON, what, found, supported)
+}
+
 fn unsupported(
     file: &'static str,
     what: &'static str,
