@@ -164,8 +164,8 @@ pub enum ExecError {
     #[error("rank of the KV cache is {found}, expected a fraction above 0 and at most 1")]
     KvFractionRange { found: f32 },
     /// An option is out of range.
-    #[error("{what} is {found}; expected {expected}")]
-    KvOption {
+    #[error("{what} is {found}, expected {expected}")]
+    OptionRange {
         /// Name of the option.
         what: &'static str,
         /// Valid values.
@@ -341,16 +341,6 @@ pub enum ExecError {
         "the draft stores its channels in another order than the model; compile it with `--order off`"
     )]
     ChannelPermutation,
-    /// An option is out of range.
-    #[error("{what} is {found}, expected {expected}")]
-    AdaptOption {
-        /// Name of the option.
-        what: &'static str,
-        /// Valid values.
-        expected: &'static str,
-        /// Given value.
-        found: f64,
-    },
     /// The saved state belongs to other models or options.
     #[error(
         "the saved adaptation belongs to another {what}: expected {expected}, found {found}; pass the file of this pair"

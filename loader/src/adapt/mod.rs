@@ -163,12 +163,12 @@ impl Adaptation {
     /// Adapts a low-rank correction of the head's input.
     ///
     /// # Errors
-    /// [`ExecError::AdaptOption`].
+    /// [`ExecError::OptionRange`].
     pub fn gradient(draft: &ModelFile, options: AdaptOptions) -> Result<Self> {
         options.check()?;
         let width = draft.hyper.width;
         if !(1..=width).contains(&options.rank) {
-            return Err(ExecError::AdaptOption {
+            return Err(ExecError::OptionRange {
                 what: "the rank of the correction",
                 expected: "1 to the width of the residual stream",
                 found: options.rank as f64,

@@ -43,7 +43,7 @@ impl AdaptOptions {
 
     pub(super) fn check(&self) -> Result<(), ExecError> {
         let refuse = |what, expected, found| {
-            Err(ExecError::AdaptOption {
+            Err(ExecError::OptionRange {
                 what,
                 expected,
                 found,

@@ -317,10 +317,8 @@ impl<B: Backend> Speculator<B> {
     }
 
     fn unread_tokens(&self) -> usize {
-        match &self.drafter {
-            DraftSource::SameModel { .. } => 0,
-            DraftSource::SeparateModel(draft) => self.read.len().saturating_sub(draft.position()),
-        }
+        let unread = |draft: &Session<B>| self.read.len().saturating_sub(draft.position());
+        self.draft_session().map_or(0, unread)
     }
 
     fn catch_up(&mut self) -> Result<()> {
@@ -336,10 +334,8 @@ impl<B: Backend> Speculator<B> {
     }
 
     fn free_draft_positions(&self) -> usize {
-        match &self.drafter {
-            DraftSource::SameModel { .. } => usize::MAX,
-            DraftSource::SeparateModel(draft) => draft.limit().saturating_sub(self.read.len() + 1),
-        }
+        let free = |draft: &Session<B>| draft.limit().saturating_sub(self.read.len() + 1);
+        self.draft_session().map_or(usize::MAX, free)
     }
 
     /// Drafts `length` tokens after `unread`; restores a session that drafts for itself.
