@@ -6,6 +6,7 @@ use htc_formats::htz::HtzError;
 use htc_formats::source::{ModelFile, SourceError};
 use htc_formats::vocab::VocabularyError;
 use htc_kernels::PoolError;
+use htc_loader::ExecError;
 use thiserror::Error;
 
 use crate::analyse::AnalyseError;

@@ -8,7 +8,6 @@ use htc_formats::open::OpenError;
 use htc_formats::source::SourceError;
 use htc_formats::vocab::VocabularyError;
 use htc_loader::ExecError;
-use htc_loader::ExecError;
 use htc_loader::live::LiveError;
 use thiserror::Error;
 
