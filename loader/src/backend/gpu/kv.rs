@@ -349,14 +349,14 @@ impl<D: Device> Kv for GpuKv<D> {
             })?;
         }
         let mut energies = CompressionEnergies::default();
-        for side in 0..2 {
+        for (side, low) in low.iter().enumerate() {
             let from = ops::KvRowsFrom {
                 rows: &of_layer.full[side],
                 first: front,
             };
-            let basis = &low[side].basis;
+            let basis = &low.basis;
             let to = ops::KvRowsFrom {
-                rows: &low[side].rows,
+                rows: &low.rows,
                 first: held,
             };
             let squares = ops::map_rows(device, count, from, basis, to, &self.faults, side);
