@@ -32,29 +32,49 @@ pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
 pub(crate) fn list<'de, D: Deserializer<'de>, T: Deserialize<'de>, const LIMIT: usize>(
     deserializer: D,
 ) -> Result<Vec<T>, D::Error> {
-    deserializer.deserialize_seq(ListVisitor::<T, LIMIT>(PhantomData))
+    fold(deserializer, Vec::new(), |list, item| {
+        if list.len() == LIMIT {
+            return Err(format!(
+                "expected at most {LIMIT} items of a list, found more"
+            ));
+        }
+        list.push(item);
+        Ok(())
+    })
 }
 
-struct ListVisitor<T, const LIMIT: usize>(PhantomData<T>);
+/// Deserialises a list without holding it: `add` takes one item after the other.
+pub(crate) fn fold<'de, D: Deserializer<'de>, A, T: Deserialize<'de>>(
+    deserializer: D,
+    start: A,
+    add: impl FnMut(&mut A, T) -> Result<(), String>,
+) -> Result<A, D::Error> {
+    let (value, item) = (start, PhantomData);
+    deserializer.deserialize_seq(ListVisitor { value, add, item })
+}
 
-impl<'de, T: Deserialize<'de>, const LIMIT: usize> Visitor<'de> for ListVisitor<T, LIMIT> {
-    type Value = Vec<T>;
+struct ListVisitor<A, F, T> {
+    value: A,
+    add: F,
+    item: PhantomData<T>,
+}
+
+impl<'de, A, F, T> Visitor<'de> for ListVisitor<A, F, T>
+where
+    F: FnMut(&mut A, T) -> Result<(), String>,
+    T: Deserialize<'de>,
+{
+    type Value = A;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a list")
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Vec<T>, A::Error> {
-        let mut list = Vec::new();
+    fn visit_seq<S: SeqAccess<'de>>(mut self, mut items: S) -> Result<A, S::Error> {
         while let Some(item) = items.next_element()? {
-            if list.len() == LIMIT {
-                return Err(A::Error::custom(format!(
-                    "expected at most {LIMIT} items of a list, found more"
-                )));
-            }
-            list.push(item);
+            (self.add)(&mut self.value, item).map_err(S::Error::custom)?;
         }
-        Ok(list)
+        Ok(self.value)
     }
 }
 

@@ -4,7 +4,7 @@ use crate::bands::{CodeKind, GROUP_COLS, MAX_CLASSES, TABLES_VERSION};
 use crate::block;
 use crate::dtype::DType;
 
-/// Error of decoding or encoding numbers, in blocks or in column groups.
+/// Error of decoding or encoding numbers, in blocks or in column groups, or of reading values.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[allow(missing_docs, reason = "fields that the messages name")]
 pub enum CodecError {
@@ -162,5 +162,32 @@ pub enum CodecError {
     Classes {
         /// Description of the classes found.
         found: String,
+    },
+    /// Fewer bytes are left than needed.
+    #[error(
+        "{needed} bytes are needed at byte {offset} and {available} are left; \
+         the file is truncated or damaged, copy or download it again"
+    )]
+    Truncated {
+        /// Start of the read, relative to the bytes of the [`Cursor`](crate::wire::Cursor).
+        offset: usize,
+        /// Bytes needed.
+        needed: u64,
+        /// Bytes left.
+        available: usize,
+    },
+    /// A text is not UTF-8.
+    #[error("the text at byte {offset} is not UTF-8; the file is damaged")]
+    NotUtf8 {
+        /// Start of the text.
+        offset: usize,
+    },
+    /// A boolean is neither 0 nor 1.
+    #[error("the boolean at byte {offset} is {found}, expected 0 or 1; the file is damaged")]
+    NotBool {
+        /// Offset of the byte.
+        offset: usize,
+        /// Its value.
+        found: u8,
     },
 }

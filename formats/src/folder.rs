@@ -15,6 +15,7 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use crate::open::OpenError;
 #[cfg(not(unix))]
 use names as sys;
 #[cfg(unix)]
@@ -42,42 +43,6 @@ pub struct Folder {
     path: PathBuf,
     handle: sys::Handle,
     trusted: bool,
-}
-
-/// Error returned when a folder cannot be used.
-#[derive(Debug, thiserror::Error)]
-#[allow(missing_docs, reason = "fields that the messages name")]
-pub enum FolderError {
-    /// A system call failed.
-    #[error("{}: {error}", path.display())]
-    Io { path: PathBuf, error: io::Error },
-    /// The path is not a folder.
-    #[error("{}: a link or a file where a folder of htc's own should be; remove it", path.display())]
-    NotAFolder { path: PathBuf },
-    /// The folder belongs to another user.
-    #[error("{}: this folder belongs to another user ({owner})", path.display())]
-    ForeignOwner {
-        /// The folder.
-        path: PathBuf,
-        /// User ID of the owner.
-        owner: u32,
-    },
-}
-
-impl FolderError {
-    /// Returns the error without the folder's name.
-    pub fn into_io(self) -> io::Error {
-        match self {
-            FolderError::Io { error, .. } => error,
-            FolderError::NotAFolder { .. } => io::Error::other(
-                "a link or a file where a folder of htc's own should be; remove it",
-            ),
-            FolderError::ForeignOwner { owner, .. } => io::Error::new(
-                ErrorKind::PermissionDenied,
-                format!("this folder belongs to another user ({owner})"),
-            ),
-        }
-    }
 }
 
 /// Metadata of a directory entry.
@@ -119,19 +84,16 @@ impl Folder {
     }
 
     /// Opens the private folder `name`, creating it if missing.
-    pub fn open_private(&self, name: &OsStr) -> Result<Folder, FolderError> {
+    pub fn open_private(&self, name: &OsStr) -> Result<Folder, OpenError> {
         let path = self.path.join(name);
-        let io = |error| FolderError::Io {
-            path: path.clone(),
-            error,
-        };
+        let io = |error| OpenError::io(&path, error);
         match sys::make(&self.handle, name, true) {
             Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(io(error)),
             _ => {}
         }
         let handle = sys::enter(&self.handle, &path, name)?;
         if let Some(owner) = sys::foreign_owner_of_folder(&handle, false).map_err(io)? {
-            return Err(FolderError::ForeignOwner { path, owner });
+            return Err(OpenError::ForeignOwner { path, owner });
         }
         sys::remove_foreign_write_permission(&handle).map_err(io)?;
         Ok(Folder {
@@ -142,7 +104,7 @@ impl Folder {
     }
 
     /// Opens the folder `name` for reading, of this user or the system unless `trusted`.
-    pub fn open_existing(&self, name: &OsStr, trusted: bool) -> Result<Folder, FolderError> {
+    pub fn open_existing(&self, name: &OsStr, trusted: bool) -> Result<Folder, OpenError> {
         let path = self.path.join(name);
         let handle = sys::enter(&self.handle, &path, name)?;
         let foreign = if trusted {
@@ -151,13 +113,13 @@ impl Folder {
             sys::foreign_owner_of_folder(&handle, true)
         };
         match foreign {
-            Ok(Some(owner)) => Err(FolderError::ForeignOwner { path, owner }),
+            Ok(Some(owner)) => Err(OpenError::ForeignOwner { path, owner }),
             Ok(None) => Ok(Folder {
                 handle,
                 path,
                 trusted,
             }),
-            Err(error) => Err(FolderError::Io { path, error }),
+            Err(error) => Err(OpenError::io(path, error)),
         }
     }
 
@@ -220,7 +182,7 @@ impl Folder {
             }
             let folder = self.open_existing(&name, false);
             return Ok(TemporaryFolder {
-                folder: folder.map_err(FolderError::into_io)?,
+                folder: folder.map_err(OpenError::into_io)?,
                 parent: self,
                 name,
                 persisted: false,

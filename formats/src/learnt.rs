@@ -6,19 +6,20 @@
 //! and its numbers (f32), row by row. The SHA-256 digest of everything before ends the file.
 
 use std::fmt;
-use std::io::{self, Read, Write};
-use std::path::{Path, PathBuf};
+use std::io::{Read, Write};
+use std::path::Path;
 
+use crate::CodecError;
 use crate::folder::Folder;
-use crate::htz::Digest;
+use crate::htz::{Digest, HtzError};
 use crate::limits::{MAX_LAYERS, MAX_TRAINED_DRAFT_BYTES, MAX_WIDTH};
-use crate::open;
-use crate::wire::{self, Cursor, WireError};
+use crate::open::{self, OpenError};
+use crate::wire::{self, Cursor};
 
 /// Magic bytes of the file.
 pub const MAGIC: [u8; 8] = *b"HTCLEARN";
 
-const VERSION: u16 = 1;
+pub(crate) const VERSION: u16 = 1;
 
 const DIGEST_BYTES: usize = 32;
 
@@ -68,33 +69,6 @@ pub struct TrainedDraft {
     pub matrices: Vec<TrainedMatrix>,
 }
 
-/// Error of reading or writing a trained draft.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-#[allow(missing_docs, reason = "fields that the messages name")]
-pub enum TrainedDraftError {
-    /// A system call failed.
-    #[error("{}: {error}", path.display())]
-    Io { path: PathBuf, error: io::Error },
-    /// The file has another format.
-    #[error("{}: not a file of what a draft learnt; give another, or remove it to begin anew", .0.display())]
-    Magic(PathBuf),
-    /// The version is not supported.
-    #[error("{}: version {found} of what a draft learnt, expected {VERSION}; remove it to begin anew", path.display())]
-    Version { path: PathBuf, found: u16 },
-    /// The file is too large.
-    #[error("{}: {found} bytes, expected at most {MAX_TRAINED_DRAFT_BYTES}", path.display())]
-    TooLarge { path: PathBuf, found: u64 },
-    /// The file is damaged.
-    #[error("{}: the file is damaged: {damage}; remove it to begin anew", path.display())]
-    Damaged {
-        /// The file.
-        path: PathBuf,
-        /// Description of the damage.
-        damage: String,
-    },
-}
-
 impl TrainedDraft {
     /// Returns the bytes of the file.
     pub fn to_bytes(&self) -> Vec<u8> {
@@ -122,22 +96,19 @@ impl TrainedDraft {
         out
     }
 
-    /// Parses the bytes of a file; `path` is for messages.
-    pub fn parse(path: &Path, bytes: &[u8]) -> Result<TrainedDraft, TrainedDraftError> {
-        let path = || path.to_owned();
-        let damaged = |what: &str| TrainedDraftError::Damaged {
-            path: path(),
-            damage: what.to_owned(),
+    /// Parses the bytes of a file.
+    pub fn parse(bytes: &[u8]) -> Result<TrainedDraft, HtzError> {
+        let damaged = |damage: &str| HtzError::DamagedTrainedDraft {
+            damage: damage.to_owned(),
         };
-        let cut = |error: WireError| damaged(&error.to_string());
+        let cut = |error: CodecError| damaged(&error.to_string());
         if !bytes.starts_with(&MAGIC) {
-            return Err(TrainedDraftError::Magic(path()));
+            return Err(HtzError::NotTrainedDraft);
         }
         let mut cursor = Cursor::new(&bytes[MAGIC.len()..]);
         let found = cursor.u16().map_err(cut)?;
         if found != VERSION {
-            let path = path();
-            return Err(TrainedDraftError::Version { path, found });
+            return Err(HtzError::TrainedDraftVersion { found });
         }
         let Some((whole, digest)) =
             bytes.split_at_checked(bytes.len().saturating_sub(DIGEST_BYTES))
@@ -193,45 +164,45 @@ impl TrainedDraft {
     }
 
     /// Reads a file, or returns `None` if it does not exist.
-    pub fn read(path: &Path) -> Result<Option<TrainedDraft>, TrainedDraftError> {
-        let io = |error: io::Error| TrainedDraftError::Io {
-            path: path.to_owned(),
-            error,
-        };
-        let file = match open::open_regular(path).map_err(|error| error.into_io()) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            file => file.map_err(io)?,
+    pub fn read(path: &Path) -> Result<Option<TrainedDraft>, HtzError> {
+        let io = |error| OpenError::io(path, error);
+        let file = match open::open_regular(path) {
+            Err(error) if error.is_not_found() => return Ok(None),
+            file => file?,
         };
         let found = file.metadata().map_err(io)?.len();
         if found > MAX_TRAINED_DRAFT_BYTES {
-            let path = path.to_owned();
-            return Err(TrainedDraftError::TooLarge { path, found });
+            return Err(HtzError::TrainedDraftTooLarge { found }.in_file(path));
         }
         let mut bytes = Vec::new();
         file.take(MAX_TRAINED_DRAFT_BYTES)
             .read_to_end(&mut bytes)
             .map_err(io)?;
-        TrainedDraft::parse(path, &bytes).map(Some)
+        let parsed = TrainedDraft::parse(&bytes);
+        parsed.map(Some).map_err(|error| error.in_file(path))
     }
 
     /// Writes a file atomically, in place of a trained draft, but of no other file.
-    pub fn write(&self, path: &Path) -> Result<(), TrainedDraftError> {
-        let io = |error: io::Error| TrainedDraftError::Io {
-            path: path.to_owned(),
-            error,
-        };
+    pub fn write(&self, path: &Path) -> Result<(), HtzError> {
         if let Ok(mut file) = open::open_regular(path) {
             let mut magic = [0; MAGIC.len()];
             if file.read_exact(&mut magic).is_err() || magic != MAGIC {
-                return Err(TrainedDraftError::Magic(path.to_owned()));
+                return Err(HtzError::NotTrainedDraft.in_file(path));
             }
         }
-        let (folder, name) = Folder::parent_of(path).map_err(io)?;
-        let temporary = folder.temporary(0o666).map_err(io)?;
-        let mut file = temporary.file().map_err(io)?;
-        file.write_all(&self.to_bytes()).map_err(io)?;
-        file.sync_all().map_err(io)?;
-        temporary.persist(&name, true).map_err(io)
+        let write = || {
+            let (folder, name) = Folder::parent_of(path)?;
+            let temporary = folder.temporary(0o666)?;
+            let mut file = temporary.file()?;
+            file.write_all(&self.to_bytes())?;
+            file.sync_all()?;
+            temporary.persist(&name, true)
+        };
+        write().map_err(|source| HtzError::Io {
+            action: "write",
+            path: path.to_owned(),
+            source,
+        })
     }
 }
 

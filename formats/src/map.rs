@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use memmap2::Mmap;
 
-use crate::open;
+use crate::open::{self, OpenError};
 use lost::MappedRegion;
 
 /// A whole file, mapped read-only.
@@ -24,84 +24,23 @@ pub struct MappedFile {
     region: &'static MappedRegion,
 }
 
-/// Error returned when a file cannot be opened or mapped.
-#[derive(Debug, thiserror::Error)]
-#[allow(missing_docs, reason = "fields that the messages name")]
-pub enum MapError {
-    /// A system call failed.
-    #[error("{}: {}", path.display(), describe_io_error(error))]
-    Io { path: PathBuf, error: io::Error },
-    /// The path is a folder.
-    #[error("{}: this is a folder; name the file in it", path.display())]
-    Folder { path: PathBuf },
-    /// The path is a pipe, socket or device, which cannot be mapped.
-    #[error("{}: this is not a regular file; copy its contents to one", path.display())]
-    NotAFile { path: PathBuf },
-    /// A link leads out of the model's folder.
-    #[error(
-        "{}: this link leads out of the model's folder, to {}; put the file itself into the folder",
-        path.display(),
-        target.display()
-    )]
-    LinkOutsideFolder { path: PathBuf, target: PathBuf },
-    /// The file is empty.
-    #[error("{}: the file is empty; copy or download it again", path.display())]
-    Empty {
-        /// The file.
-        path: PathBuf,
-    },
-}
-
-fn describe_io_error(error: &io::Error) -> String {
-    match error.kind() {
-        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
-            "no such file or folder; check the path".to_owned()
-        }
-        io::ErrorKind::PermissionDenied => {
-            format!("{error}; ask for the right to read it")
-        }
-        _ => error.to_string(),
-    }
-}
-
-impl MapError {
-    /// Returns the error without the file's name.
-    pub fn into_io(self) -> io::Error {
-        match self {
-            MapError::Io { error, .. } => error,
-            MapError::Folder { .. } => io::ErrorKind::IsADirectory.into(),
-            MapError::NotAFile { .. } => {
-                io::Error::other("this is not a regular file; copy its contents to one")
-            }
-            MapError::LinkOutsideFolder { target, .. } => io::Error::other(format!(
-                "this link leads out of the model's folder, to {}",
-                target.display()
-            )),
-            MapError::Empty { .. } => io::Error::other("the file is empty"),
-        }
-    }
-}
-
 impl MappedFile {
     /// Maps the file at `path`.
-    pub fn open(path: impl AsRef<Path>) -> Result<Self, MapError> {
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, OpenError> {
         let path = path.as_ref();
         MappedFile::from_file(path.to_owned(), &open::open_regular(path)?)
     }
 
     /// Maps the file `name` in a model's folder, opened by [`open::open_inside`].
-    pub fn open_inside(folder: &Path, name: &str) -> Result<Self, MapError> {
+    pub fn open_inside(folder: &Path, name: &str) -> Result<Self, OpenError> {
         MappedFile::from_file(folder.join(name), &open::open_inside(folder, name)?)
     }
 
     /// Maps an open regular file; `path` is for errors.
-    pub fn from_file(path: PathBuf, file: &File) -> Result<Self, MapError> {
-        let io = |error| MapError::Io {
-            path: path.clone(),
-            error,
-        };
+    pub fn from_file(path: PathBuf, file: &File) -> Result<Self, OpenError> {
+        let io = |error| OpenError::io(&path, error);
         if file.metadata().map_err(io)?.len() == 0 {
-            return Err(MapError::Empty { path });
+            return Err(OpenError::Empty { path });
         }
         // SAFETY: the mapping is private to this value and only lent as `&[u8]`, for no longer than
         // the value lives. Constant length and contents of the file are a documented requirement of

@@ -7,10 +7,88 @@ use std::fs::{self, File, FileType, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::map::MapError;
+/// Error returned when a file cannot be opened or mapped, or a folder cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "fields that the messages name")]
+pub enum OpenError {
+    /// A system call failed.
+    #[error("{}: {}", path.display(), describe_io_error(error))]
+    Io { path: PathBuf, error: io::Error },
+    /// The path is a folder.
+    #[error("{}: this is a folder; name the file in it", path.display())]
+    Folder { path: PathBuf },
+    /// The path is a pipe, socket or device, which cannot be mapped.
+    #[error("{}: this is not a regular file; copy its contents to one", path.display())]
+    NotAFile { path: PathBuf },
+    /// A link leads out of the model's folder.
+    #[error(
+        "{}: this link leads out of the model's folder, to {}; put the file itself into the folder",
+        path.display(),
+        target.display()
+    )]
+    LinkOutsideFolder { path: PathBuf, target: PathBuf },
+    /// The file is empty.
+    #[error("{}: the file is empty; copy or download it again", path.display())]
+    Empty { path: PathBuf },
+    /// The path is not a folder.
+    #[error("{}: a link or a file where a folder of htc's own should be; remove it", path.display())]
+    NotAFolder { path: PathBuf },
+    /// The folder belongs to the user with the ID `owner`.
+    #[error("{}: this folder belongs to another user ({owner})", path.display())]
+    ForeignOwner { path: PathBuf, owner: u32 },
+}
+
+fn describe_io_error(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
+            "no such file or folder; check the path".to_owned()
+        }
+        io::ErrorKind::PermissionDenied => {
+            format!("{error}; ask for the right to read it")
+        }
+        _ => error.to_string(),
+    }
+}
+
+impl OpenError {
+    /// Returns the error of a system call on a path.
+    pub fn io(path: impl Into<PathBuf>, error: io::Error) -> OpenError {
+        let path = path.into();
+        OpenError::Io { path, error }
+    }
+
+    /// Returns whether there is no such file.
+    pub fn is_not_found(&self) -> bool {
+        matches!(self, OpenError::Io { error, .. } if error.kind() == io::ErrorKind::NotFound)
+    }
+
+    /// Returns the error without the name of the file or folder.
+    pub fn into_io(self) -> io::Error {
+        let said = match self {
+            OpenError::Io { error, .. } => return error,
+            OpenError::Folder { .. } => return io::ErrorKind::IsADirectory.into(),
+            OpenError::ForeignOwner { owner, .. } => {
+                let said = format!("this folder belongs to another user ({owner})");
+                return io::Error::new(io::ErrorKind::PermissionDenied, said);
+            }
+            OpenError::LinkOutsideFolder { target, .. } => format!(
+                "this link leads out of the model's folder, to {}",
+                target.display()
+            ),
+            OpenError::NotAFile { .. } => {
+                "this is not a regular file; copy its contents to one".to_owned()
+            }
+            OpenError::Empty { .. } => "the file is empty".to_owned(),
+            OpenError::NotAFolder { .. } => {
+                "a link or a file where a folder of htc's own should be; remove it".to_owned()
+            }
+        };
+        io::Error::other(said)
+    }
+}
 
 /// Opens a regular file for reading, without blocking.
-pub fn open_regular(path: &Path) -> Result<File, MapError> {
+pub fn open_regular(path: &Path) -> Result<File, OpenError> {
     // Opening a device may have side effects, and the file may have been replaced meanwhile.
     check_file_type(path, fs::metadata(path))?;
     open_checked(path, path, true)
@@ -18,14 +96,14 @@ pub fn open_regular(path: &Path) -> Result<File, MapError> {
 
 /// Opens a text stream: a regular file, or a descriptor inherited by this process (`/dev/stdin`,
 /// and `/dev/fd/N` for `<(command)`).
-pub fn open_stream(path: &Path) -> Result<File, MapError> {
+pub fn open_stream(path: &Path) -> Result<File, OpenError> {
     let inherited = path == Path::new("/dev/stdin")
         || path.parent().is_some_and(|folder| {
             folder == Path::new("/dev/fd") || folder == Path::new("/proc/self/fd")
         });
-    let kind = fs::metadata(path).map_err(|error| io_error(path, error))?;
+    let kind = fs::metadata(path).map_err(|error| OpenError::io(path, error))?;
     if inherited && !kind.is_dir() && !kind.is_file() {
-        return File::open(path).map_err(|error| io_error(path, error));
+        return File::open(path).map_err(|error| OpenError::io(path, error));
     }
     open_regular(path)
 }
@@ -33,14 +111,14 @@ pub fn open_stream(path: &Path) -> Result<File, MapError> {
 /// Opens the regular file `name` in `folder`. A link is followed to files in the same folder or
 /// below it, or from a snapshot of the Hugging Face hub's cache to its blobs
 /// (`MODEL/snapshots/REVISION/name` to `MODEL/blobs/DIGEST`).
-pub fn open_inside(folder: &Path, name: &str) -> Result<File, MapError> {
+pub fn open_inside(folder: &Path, name: &str) -> Result<File, OpenError> {
     let path = folder.join(name);
-    let kind = fs::symlink_metadata(&path).map_err(|error| io_error(&path, error))?;
+    let kind = fs::symlink_metadata(&path).map_err(|error| OpenError::io(&path, error))?;
     if !kind.is_symlink() {
         check_file_type(&path, Ok(kind))?;
         return open_checked(&path, &path, false);
     }
-    let found = |path: &Path| fs::canonicalize(path).map_err(|error| io_error(path, error));
+    let found = |path: &Path| fs::canonicalize(path).map_err(|error| OpenError::io(path, error));
     let target = found(&path)?;
     let home = if folder.as_os_str().is_empty() {
         found(Path::new("."))?
@@ -48,7 +126,7 @@ pub fn open_inside(folder: &Path, name: &str) -> Result<File, MapError> {
         found(folder)?
     };
     if !target.starts_with(&home) && !is_blob(&home, &target) {
-        return Err(MapError::LinkOutsideFolder { path, target });
+        return Err(OpenError::LinkOutsideFolder { path, target });
     }
     check_file_type(&path, fs::metadata(&target))?;
     open_checked(&path, &target, false)
@@ -64,7 +142,7 @@ fn is_blob(home: &Path, target: &Path) -> bool {
 }
 
 /// Opens `place`, reported as `path` in errors. Links are refused unless `follow`.
-fn open_checked(path: &Path, place: &Path, follow: bool) -> Result<File, MapError> {
+fn open_checked(path: &Path, place: &Path, follow: bool) -> Result<File, OpenError> {
     let mut options = OpenOptions::new();
     options.read(true);
     #[cfg(unix)]
@@ -79,25 +157,22 @@ fn open_checked(path: &Path, place: &Path, follow: bool) -> Result<File, MapErro
     }
     #[cfg(not(unix))]
     let _ = follow;
-    let file = options.open(place).map_err(|error| io_error(path, error))?;
+    let file = options
+        .open(place)
+        .map_err(|error| OpenError::io(path, error))?;
     check_file_type(path, file.metadata())?;
     Ok(file)
 }
 
-fn check_file_type(path: &Path, kind: io::Result<fs::Metadata>) -> Result<(), MapError> {
-    let kind: FileType = kind.map_err(|error| io_error(path, error))?.file_type();
+fn check_file_type(path: &Path, kind: io::Result<fs::Metadata>) -> Result<(), OpenError> {
+    let kind: FileType = kind
+        .map_err(|error| OpenError::io(path, error))?
+        .file_type();
     let path = || PathBuf::from(path);
     match (kind.is_file(), kind.is_dir()) {
         (true, _) => Ok(()),
-        (_, true) => Err(MapError::Folder { path: path() }),
-        _ => Err(MapError::NotAFile { path: path() }),
-    }
-}
-
-fn io_error(path: &Path, error: io::Error) -> MapError {
-    MapError::Io {
-        path: path.to_owned(),
-        error,
+        (_, true) => Err(OpenError::Folder { path: path() }),
+        _ => Err(OpenError::NotAFile { path: path() }),
     }
 }
 

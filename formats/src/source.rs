@@ -6,8 +6,9 @@ use std::sync::Arc;
 use crate::architecture::{self, BindError, WeightFile};
 use crate::gguf::{self, Contents, GgufError, SplitModel};
 use crate::htz::{self, Digest, Htz, HtzError};
-use crate::map::{MapError, MappedFile};
+use crate::map::MappedFile;
 use crate::model::{HyperParameters, ModelSpec, Role};
+use crate::open::OpenError;
 use crate::safetensors::{CONFIG, INDEX, ModelFolder, SafetensorsError};
 use crate::vocab::{Vocabulary, VocabularyError};
 
@@ -64,7 +65,7 @@ pub struct ModelFile {
 pub enum SourceError {
     /// A file could not be mapped.
     #[error(transparent)]
-    Map(#[from] MapError),
+    Map(#[from] OpenError),
     /// A GGUF file is invalid, or no part of its split model.
     #[error("{}: {error}", path.display())]
     Gguf { path: PathBuf, error: GgufError },
@@ -108,7 +109,7 @@ impl ModelFile {
         let path = path.as_ref();
         let map = match MappedFile::open(path) {
             Ok(map) => map,
-            Err(MapError::Folder { path }) => return ModelFile::open_folder(path),
+            Err(OpenError::Folder { path }) => return ModelFile::open_folder(path),
             Err(error) => return Err(error.into()),
         };
         if map.starts_with(&htz::MAGIC) {

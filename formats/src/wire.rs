@@ -1,36 +1,6 @@
 //! Checked little-endian reads and writes, and alignment.
 
-/// Error of a read. Offsets are relative to the bytes of the [`Cursor`].
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum WireError {
-    /// Fewer bytes are left than needed.
-    #[error(
-        "{needed} bytes are needed at byte {offset} and {available} are left; \
-         the file is truncated or damaged, copy or download it again"
-    )]
-    Truncated {
-        /// Start of the read.
-        offset: usize,
-        /// Bytes needed.
-        needed: u64,
-        /// Bytes left.
-        available: usize,
-    },
-    /// A text is not UTF-8.
-    #[error("the text at byte {offset} is not UTF-8; the file is damaged")]
-    NotUtf8 {
-        /// Start of the text.
-        offset: usize,
-    },
-    /// A boolean is neither 0 nor 1.
-    #[error("the boolean at byte {offset} is {found}, expected 0 or 1; the file is damaged")]
-    NotBool {
-        /// Offset of the byte.
-        offset: usize,
-        /// Its value.
-        found: u8,
-    },
-}
+use crate::CodecError;
 
 /// Bounds-checked reader of little-endian values; a failed read does not move it.
 #[derive(Clone, Debug)]
@@ -45,8 +15,8 @@ macro_rules! numbers {
         ///
         /// # Errors
         ///
-        /// [`WireError::Truncated`] at the end of the bytes.
-        pub fn $name(&mut self) -> Result<$name, WireError> {
+        /// [`CodecError::Truncated`] at the end of the bytes.
+        pub fn $name(&mut self) -> Result<$name, CodecError> {
             Ok($name::from_le_bytes(self.array()?))
         }
     )*};
@@ -71,12 +41,12 @@ impl<'a> Cursor<'a> {
     /// Returns the next `count` bytes.
     ///
     /// # Errors
-    /// [`WireError::Truncated`] if fewer are left.
-    pub fn bytes(&mut self, count: u64) -> Result<&'a [u8], WireError> {
+    /// [`CodecError::Truncated`] if fewer are left.
+    pub fn bytes(&mut self, count: u64) -> Result<&'a [u8], CodecError> {
         let taken = usize::try_from(count)
             .ok()
             .and_then(|n| self.bytes[self.at..].get(..n))
-            .ok_or(WireError::Truncated {
+            .ok_or(CodecError::Truncated {
                 offset: self.at,
                 needed: count,
                 available: self.remaining(),
@@ -89,12 +59,12 @@ impl<'a> Cursor<'a> {
     ///
     /// # Errors
     ///
-    /// [`WireError::Truncated`] if fewer are left.
-    pub fn array<const N: usize>(&mut self) -> Result<[u8; N], WireError> {
+    /// [`CodecError::Truncated`] if fewer are left.
+    pub fn array<const N: usize>(&mut self) -> Result<[u8; N], CodecError> {
         let (taken, _) =
             self.bytes[self.at..]
                 .split_first_chunk::<N>()
-                .ok_or(WireError::Truncated {
+                .ok_or(CodecError::Truncated {
                     offset: self.at,
                     needed: N as u64,
                     available: self.remaining(),
@@ -106,24 +76,24 @@ impl<'a> Cursor<'a> {
     numbers!(u8, u16, u32, u64, i8, i16, i32, i64, f32, f64);
 
     /// Reads one boolean byte.
-    pub fn bool(&mut self) -> Result<bool, WireError> {
+    pub fn bool(&mut self) -> Result<bool, CodecError> {
         let offset = self.at;
         match self.u8()? {
             0 => Ok(false),
             1 => Ok(true),
             found => {
                 self.at = offset;
-                Err(WireError::NotBool { offset, found })
+                Err(CodecError::NotBool { offset, found })
             }
         }
     }
 
     /// Returns the next `count` bytes as UTF-8 text.
-    pub fn str(&mut self, count: u64) -> Result<&'a str, WireError> {
+    pub fn str(&mut self, count: u64) -> Result<&'a str, CodecError> {
         let offset = self.at;
         std::str::from_utf8(self.bytes(count)?).map_err(|_| {
             self.at = offset;
-            WireError::NotUtf8 { offset }
+            CodecError::NotUtf8 { offset }
         })
     }
 }

@@ -9,11 +9,11 @@
 mod gguf_common;
 
 use gguf_common::{Raw, error, model_metadata};
+use htc_formats::CodecError;
 use htc_formats::gguf::{Array, Contents, Gguf, GgufError, ValueType};
 use htc_formats::limits;
-use htc_formats::map::MapError;
+use htc_formats::open::OpenError;
 use htc_formats::source::SourceError;
-use htc_formats::wire::WireError;
 
 fn open_error(name: &str, contents: Option<&[u8]>) -> SourceError {
     let folder = tempfile::tempdir().unwrap();
@@ -31,7 +31,7 @@ fn open_error(name: &str, contents: Option<&[u8]>) -> SourceError {
 fn missing_file_is_refused() {
     let error = open_error("absent.gguf", None);
     assert!(
-        matches!(error, SourceError::Map(MapError::Io { .. })),
+        matches!(error, SourceError::Map(OpenError::Io { .. })),
         "{error}"
     );
 }
@@ -40,7 +40,7 @@ fn missing_file_is_refused() {
 fn empty_file_is_refused() {
     let error = open_error("empty.gguf", Some(b""));
     assert!(
-        matches!(error, SourceError::Map(MapError::Empty { .. })),
+        matches!(error, SourceError::Map(OpenError::Empty { .. })),
         "{error}"
     );
 }
@@ -50,7 +50,7 @@ fn folder_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let error = Gguf::open(folder.path()).unwrap_err();
     assert!(
-        matches!(error, SourceError::Map(MapError::Folder { .. })),
+        matches!(error, SourceError::Map(OpenError::Folder { .. })),
         "{error}"
     );
 }
@@ -60,7 +60,7 @@ fn folder_is_refused() {
 fn device_is_refused() {
     let error = Gguf::open("/dev/null").unwrap_err();
     assert!(
-        matches!(error, SourceError::Map(MapError::NotAFile { .. })),
+        matches!(error, SourceError::Map(OpenError::NotAFile { .. })),
         "{error}"
     );
 }
@@ -118,7 +118,7 @@ fn every_truncation_is_refused() {
         match error(&bytes[..length]) {
             GgufError::NotGguf { .. } => assert!(length < 4),
             GgufError::Read {
-                error: WireError::Truncated { available, .. },
+                error: CodecError::Truncated { available, .. },
                 ..
             } => {
                 assert!(available < length.max(1), "{length}");
@@ -184,7 +184,7 @@ fn key_longer_than_the_file_is_refused() {
     let GgufError::Read {
         item: place,
         error:
-            WireError::Truncated {
+            CodecError::Truncated {
                 offset,
                 needed,
                 available,
@@ -226,7 +226,7 @@ fn invalid_utf8_is_refused() {
         matches!(
             found,
             GgufError::Read {
-                error: WireError::NotUtf8 { offset: 32 },
+                error: CodecError::NotUtf8 { offset: 32 },
                 ..
             }
         ),
@@ -242,7 +242,7 @@ fn boolean_other_than_0_or_1_is_refused() {
         error(&raw.bytes),
         GgufError::Read {
             item: "metadata \"flag\"".to_owned(),
-            error: WireError::NotBool {
+            error: CodecError::NotBool {
                 offset: 40,
                 found: 2
             },

@@ -8,7 +8,7 @@
 
 mod gguf_common;
 
-use htc_formats::gguf::{Array, Contents, GgmlType, Gguf, Value, WriteError, Writer};
+use htc_formats::gguf::{Array, Contents, GgmlType, Gguf, GgufError, Value, Writer};
 use htc_formats::{architecture, block, limits, vocab::Vocabulary};
 use proptest::prelude::*;
 
@@ -179,24 +179,21 @@ fn writer_refuses_files_that_the_reader_refuses() {
     writer
         .metadata("k", Value::U8(0))
         .metadata("k", Value::U8(1));
-    assert!(matches!(error(&writer), WriteError::Duplicate { name } if name == "k"));
+    assert!(matches!(error(&writer), GgufError::DuplicateKey { key } if key == "k"));
 
     let mut writer = Writer::new();
     writer.metadata("general.alignment", Value::U32(64));
-    assert!(matches!(error(&writer), WriteError::Duplicate { .. }));
+    assert!(matches!(error(&writer), GgufError::DuplicateKey { .. }));
 
     let mut writer = Writer::new();
     writer.alignment(48);
-    assert!(matches!(
-        error(&writer),
-        WriteError::Alignment { found: 48 }
-    ));
+    assert!(matches!(error(&writer), GgufError::Alignment { found: 48 }));
 
     let mut writer = Writer::new();
     writer.tensor("t", GgmlType::F32, &[16], &zeros[..60]);
     assert!(matches!(
         error(&writer),
-        WriteError::Length {
+        GgufError::DataLength {
             expected: 64,
             found: 60,
             ..
@@ -207,7 +204,7 @@ fn writer_refuses_files_that_the_reader_refuses() {
         let mut writer = Writer::new();
         writer.tensor("t", GgmlType::F32, dims, &zeros);
         assert!(
-            matches!(error(&writer), WriteError::Shape { .. }),
+            matches!(error(&writer), GgufError::ShapeForType { .. }),
             "{dims:?}"
         );
     }
@@ -216,7 +213,7 @@ fn writer_refuses_files_that_the_reader_refuses() {
     writer.tensor("n".repeat(256), GgmlType::F32, &[16], &zeros);
     assert!(matches!(
         error(&writer),
-        WriteError::Limit { found: 256, .. }
+        GgufError::Limit { found: 256, .. }
     ));
 
     let mut deep = Array::U8(vec![1]);
@@ -225,7 +222,7 @@ fn writer_refuses_files_that_the_reader_refuses() {
     }
     let mut writer = Writer::new();
     writer.metadata("deep", Value::Array(deep));
-    assert!(matches!(error(&writer), WriteError::Limit { limit: 4, .. }));
+    assert!(matches!(error(&writer), GgufError::Limit { limit: 4, .. }));
 }
 
 /// The file was written by gguf-py (`scripts/make_block_fixtures.py`).

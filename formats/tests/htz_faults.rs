@@ -10,7 +10,7 @@
 mod htz_common;
 
 use htc_formats::DType;
-use htc_formats::htz::{Htz, HtzError, Section};
+use htc_formats::htz::{Htz, HtzError, Record, Section};
 use htc_formats::model::ProjectionKind;
 use htz_common::{
     Choice, forged, hyper, json, mixed, model, probed, put_manifest, reseal, reseal_header,
@@ -249,7 +249,11 @@ fn a_tensor_that_is_missing() {
 fn a_tensor_that_is_there_twice() {
     for at in 0..17 {
         refuses!(
-            HtzError::TensorOrder { .. } | HtzError::Tensor { .. },
+            HtzError::TensorOrder { .. }
+                | HtzError::Property {
+                    record: Record::Tensor(_),
+                    ..
+                },
             [""],
             |json| {
                 let table = json["tensors"].as_array_mut().unwrap();
@@ -315,7 +319,9 @@ fn an_unused_basis() {
         table.insert(2, basis);
     });
     let fault = Htz::parse(&file).unwrap_err();
-    assert!(matches!(&fault, HtzError::Tensor { property, .. } if property.contains("use it")));
+    assert!(
+        matches!(&fault, HtzError::Property { record: Record::Tensor(_), property, .. } if property.contains("use it"))
+    );
 }
 
 #[test]
@@ -326,12 +332,19 @@ fn ranks_that_do_not_agree() {
         ("blk.0.attn_v.projected", "cols", 5),
         ("blk.0.attn_qkv.basis", "rows", 5),
     ] {
-        refuses!(HtzError::Tensor { .. }, ["shape", "expected"], |json| {
-            let entry = &mut json["tensors"][index(role)];
-            let length = entry["length"].as_u64().unwrap() / entry[key].as_u64().unwrap();
-            entry[key] = value.into();
-            entry["length"] = (length * value).into();
-        });
+        refuses!(
+            HtzError::Property {
+                record: Record::Tensor(_),
+                ..
+            },
+            ["shape", "expected"],
+            |json| {
+                let entry = &mut json["tensors"][index(role)];
+                let length = entry["length"].as_u64().unwrap() / entry[key].as_u64().unwrap();
+                entry[key] = value.into();
+                entry["length"] = (length * value).into();
+            }
+        );
     }
 }
 
@@ -344,7 +357,8 @@ fn a_rank_above_what_the_matrix_has() {
     let fault = model.write(&tempfile::tempdir().unwrap().path().join("x"), &[]);
     assert!(matches!(
         fault,
-        Err(HtzError::Tensor {
+        Err(HtzError::Property {
+            record: Record::Tensor(_),
             property: "rank",
             ..
         })
@@ -353,7 +367,8 @@ fn a_rank_above_what_the_matrix_has() {
     let fault = model.write(&tempfile::tempdir().unwrap().path().join("x"), &[]);
     assert!(matches!(
         fault,
-        Err(HtzError::Tensor {
+        Err(HtzError::Property {
+            record: Record::Tensor(_),
             property: "shape",
             ..
         })
@@ -369,23 +384,44 @@ fn a_shape_that_contradicts_the_hyper_parameters() {
         ("blk.0.ffn_gate.weight", 32, 64),
         ("output_norm", 32, 1),
     ] {
-        refuses!(HtzError::Tensor { .. }, [role, "shape"], |json| {
-            let entry = &mut json["tensors"][index(role)];
-            entry["rows"] = rows.into();
-            entry["cols"] = cols.into();
-        });
+        refuses!(
+            HtzError::Property {
+                record: Record::Tensor(_),
+                ..
+            },
+            [role, "shape"],
+            |json| {
+                let entry = &mut json["tensors"][index(role)];
+                entry["rows"] = rows.into();
+                entry["cols"] = cols.into();
+            }
+        );
     }
 }
 
 #[test]
 fn dimensions_that_are_zero_or_huge() {
     for value in [0, u64::MAX, 1 << 40] {
-        refuses!(HtzError::Tensor { .. }, ["number of rows"], |json| {
-            json["tensors"][index("blk.0.attn_qkv.basis")]["rows"] = value.into();
-        });
-        refuses!(HtzError::Tensor { .. }, ["number of columns"], |json| {
-            json["tensors"][index("blk.0.attn_qkv.basis")]["cols"] = value.into();
-        });
+        refuses!(
+            HtzError::Property {
+                record: Record::Tensor(_),
+                ..
+            },
+            ["number of rows"],
+            |json| {
+                json["tensors"][index("blk.0.attn_qkv.basis")]["rows"] = value.into();
+            }
+        );
+        refuses!(
+            HtzError::Property {
+                record: Record::Tensor(_),
+                ..
+            },
+            ["number of columns"],
+            |json| {
+                json["tensors"][index("blk.0.attn_qkv.basis")]["cols"] = value.into();
+            }
+        );
     }
 }
 
@@ -393,7 +429,10 @@ fn dimensions_that_are_zero_or_huge() {
 fn a_length_that_contradicts_the_shape() {
     for value in [0, 1, u64::MAX] {
         refuses!(
-            HtzError::Tensor { .. },
+            HtzError::Property {
+                record: Record::Tensor(_),
+                ..
+            },
             ["blk.0.attn_output.a", "length"],
             |json| {
                 json["tensors"][index("blk.0.attn_output.a")]["length"] = value.into();
@@ -405,7 +444,10 @@ fn a_length_that_contradicts_the_shape() {
 #[test]
 fn a_row_that_is_no_whole_number_of_blocks() {
     refuses!(
-        HtzError::Tensor { .. },
+        HtzError::Property {
+            record: Record::Tensor(_),
+            ..
+        },
         ["q4_k", "multiple of 256"],
         |json| {
             json["tensors"][index("blk.0.attn_k.weight")]["dtype"] = "q4_k".into();
@@ -416,7 +458,10 @@ fn a_row_that_is_no_whole_number_of_blocks() {
 #[test]
 fn a_norm_in_a_block_format() {
     refuses!(
-        HtzError::Tensor { .. },
+        HtzError::Property {
+            record: Record::Tensor(_),
+            ..
+        },
         ["output_norm", "q8_0", "f32"],
         |json| {
             let entry = &mut json["tensors"][index("output_norm")];
@@ -429,7 +474,10 @@ fn a_norm_in_a_block_format() {
 #[test]
 fn a_name_that_is_too_long() {
     refuses!(
-        HtzError::Tensor { .. },
+        HtzError::Property {
+            record: Record::Tensor(_),
+            ..
+        },
         ["length of the name", "255"],
         |json| {
             json["tensors"][0]["name"] = "x".repeat(256).into();
@@ -454,7 +502,10 @@ fn a_tensor_that_is_misaligned_overlaps_or_leaves_a_gap() {
         u64::MAX - 255,
     ] {
         refuses!(
-            HtzError::Tensor { .. },
+            HtzError::Property {
+                record: Record::Tensor(_),
+                ..
+            },
             ["blk.0.attn_k.weight", "offset"],
             |json| {
                 json["tensors"][5]["offset"] = wrong.into();
@@ -468,9 +519,16 @@ fn a_section_that_is_misplaced_or_overlaps_the_end() {
     let entry = json(&mixed().bytes())["sections"][0].clone();
     let offset = entry["offset"].as_u64().unwrap();
     for wrong in [offset + 1, offset - 256, offset + 256, u64::MAX] {
-        refuses!(HtzError::Section { .. }, ["tokenizer", "offset"], |json| {
-            json["sections"][0]["offset"] = wrong.into();
-        });
+        refuses!(
+            HtzError::Property {
+                record: Record::Section(_),
+                ..
+            },
+            ["tokenizer", "offset"],
+            |json| {
+                json["sections"][0]["offset"] = wrong.into();
+            }
+        );
     }
     let length = entry["length"].as_u64().unwrap();
     for wrong in [length - 1, length + 1] {
@@ -478,9 +536,16 @@ fn a_section_that_is_misplaced_or_overlaps_the_end() {
             json["sections"][0]["length"] = wrong.into();
         });
     }
-    refuses!(HtzError::Section { .. }, ["one that fits"], |json| {
-        json["sections"][0]["length"] = u64::MAX.into();
-    });
+    refuses!(
+        HtzError::Property {
+            record: Record::Section(_),
+            ..
+        },
+        ["one that fits"],
+        |json| {
+            json["sections"][0]["length"] = u64::MAX.into();
+        }
+    );
     refuses!(HtzError::FileLength { .. }, [""], |json| json["sections"] =
         json!([]));
 }
@@ -502,9 +567,16 @@ fn a_plan_that_contradicts_the_tensors() {
         ("bytes_after", json!(0)),
         ("error", json!(-0.5)),
     ] {
-        refuses!(HtzError::Plan { .. }, ["blk.0.attn_q"], |json| {
-            json["plan"]["projections"][0][key] = value;
-        });
+        refuses!(
+            HtzError::Property {
+                record: Record::Plan(_),
+                ..
+            },
+            ["blk.0.attn_q"],
+            |json| {
+                json["plan"]["projections"][0][key] = value;
+            }
+        );
     }
     for (key, value) in [
         ("layer", json!(1)),
@@ -513,21 +585,40 @@ fn a_plan_that_contradicts_the_tensors() {
         ("parameters", json!(0)),
         ("bytes", json!(0)),
     ] {
-        refuses!(HtzError::Plan { .. }, ["blk.0.attn_qkv"], |json| {
-            json["plan"]["bases"][0][key] = value;
-        });
+        refuses!(
+            HtzError::Property {
+                record: Record::Plan(_),
+                ..
+            },
+            ["blk.0.attn_qkv"],
+            |json| {
+                json["plan"]["bases"][0][key] = value;
+            }
+        );
     }
     for key in ["projections", "bases"] {
-        refuses!(HtzError::Plan { .. }, [key], |json| json["plan"][key] =
-            json!([]));
+        refuses!(
+            HtzError::Property {
+                record: Record::Plan(_),
+                ..
+            },
+            [key],
+            |json| json["plan"][key] = json!([])
+        );
     }
     for budget in [
         json!({"rank": 0}),
         json!({"ratio": 0.0}),
         json!({"ratio": -1.0}),
     ] {
-        refuses!(HtzError::Plan { .. }, [""], |json| json["plan"]["budget"] =
-            budget);
+        refuses!(
+            HtzError::Property {
+                record: Record::Plan(_),
+                ..
+            },
+            [""],
+            |json| json["plan"]["budget"] = budget
+        );
     }
 }
 
@@ -540,7 +631,16 @@ fn a_geometry_that_contradicts_the_tensors_or_itself() {
         let file = forged(&file, |json| change(&mut json["geometry"]));
         let fault = Htz::parse(&file).expect_err("the fault is found");
         let message = fault.to_string();
-        assert!(matches!(fault, HtzError::Geometry { .. }), "{message}");
+        assert!(
+            matches!(
+                fault,
+                HtzError::Property {
+                    record: Record::Geometry(_),
+                    ..
+                }
+            ),
+            "{message}"
+        );
         assert!(!message.contains('\n'), "{message}");
         for text in texts {
             assert!(message.contains(text), "{text:?} in {message:?}");

@@ -14,7 +14,7 @@ use std::fs;
 use std::path::Path;
 
 use htc_formats::folder::Folder;
-use htc_formats::htz::{Htz, HtzError, HtzWriter, Measurement, QualityRecord};
+use htc_formats::htz::{Htz, HtzError, HtzWriter, Measurement, QualityRecord, Record};
 use htz_common::{Model, data_offset, forged, json, measured, mixed, probed, quality};
 use serde_json::{Value, json};
 
@@ -120,7 +120,16 @@ fn every_quality_fits_its_reserved_space() {
     let mut model = probed();
     model.manifest.quality = Some(QualityRecord::draft());
     let fault = model.write(&path, &[]).unwrap_err();
-    assert!(matches!(fault, HtzError::Quality { .. }), "{fault}");
+    assert!(
+        matches!(
+            fault,
+            HtzError::Property {
+                record: Record::Quality,
+                ..
+            }
+        ),
+        "{fault}"
+    );
     for number in [2.225_073_858_507_201_4e-308, f64::MAX, 5e-324, 0.1 + 0.2] {
         let record = longest(number);
         put(folder.path(), Some(record.clone())).unwrap();
@@ -283,7 +292,16 @@ fn invalid_measurement_is_refused() {
         let mut record = quality();
         record.kl.value = number;
         let fault = put(folder.path(), Some(record)).unwrap_err();
-        assert!(matches!(fault, HtzError::Quality { .. }), "{fault}");
+        assert!(
+            matches!(
+                fault,
+                HtzError::Property {
+                    record: Record::Quality,
+                    ..
+                }
+            ),
+            "{fault}"
+        );
         assert!(fs::read(folder.path().join(NAME)).unwrap() == before);
     }
 }

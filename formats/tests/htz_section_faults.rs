@@ -8,7 +8,7 @@
 
 mod htz_common;
 
-use htc_formats::htz::{Htz, HtzError, Section};
+use htc_formats::htz::{Htz, HtzError, Record, Section};
 use htc_formats::vocab::VocabularyError;
 use htz_common::{forged, json, mixed};
 
@@ -22,7 +22,16 @@ fn a_section_without_a_name_or_with_one_that_is_taken() {
     for name in ["", "one", &"x".repeat(256)] {
         let file = forged(&file, |json| json["sections"][2]["name"] = name.into());
         let fault = Htz::parse(&file).unwrap_err();
-        assert!(matches!(fault, HtzError::Section { .. }), "{fault}");
+        assert!(
+            matches!(
+                fault,
+                HtzError::Property {
+                    record: Record::Section(_),
+                    ..
+                }
+            ),
+            "{fault}"
+        );
     }
 }
 
@@ -32,7 +41,16 @@ fn an_excessive_decoded_length() {
         let file = forged(&mixed().bytes(), |json| change(&mut json["sections"][0]));
         let fault = Htz::parse(&file).unwrap_err();
         let message = fault.to_string();
-        assert!(matches!(fault, HtzError::Section { .. }), "{message}");
+        assert!(
+            matches!(
+                fault,
+                HtzError::Property {
+                    record: Record::Section(_),
+                    ..
+                }
+            ),
+            "{message}"
+        );
         assert!(message.contains("decoded length"), "{message}");
         message
     };
@@ -57,7 +75,8 @@ fn a_wrong_decoded_length() {
         assert!(
             matches!(
                 wrong,
-                HtzError::Section {
+                HtzError::Property {
+                    record: Record::Section(_),
                     property: "content",
                     ..
                 }
@@ -81,7 +100,8 @@ fn a_tokenizer_that_is_no_zstd_frame_or_no_vocabulary() {
     assert!(
         matches!(
             fault,
-            HtzError::Section {
+            HtzError::Property {
+                record: Record::Section(_),
                 property: "content",
                 ..
             }

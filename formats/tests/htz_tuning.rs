@@ -9,7 +9,7 @@
 
 mod htz_common;
 
-use htc_formats::htz::{Htz, HtzError, TuningRecord};
+use htc_formats::htz::{Htz, HtzError, Record, TuningRecord};
 use htz_common::{Model, data_offset, forged, json, mixed};
 use serde_json::json;
 
@@ -70,7 +70,16 @@ fn invalid_tuning_records_are_refused() {
             json["provenance"]["tuning"][property] = value.clone();
         });
         let fault = Htz::parse(&forged).unwrap_err();
-        assert!(matches!(fault, HtzError::Provenance { .. }), "{fault}");
+        assert!(
+            matches!(
+                fault,
+                HtzError::Property {
+                    record: Record::Provenance,
+                    ..
+                }
+            ),
+            "{fault}"
+        );
         assert!(fault.to_string().contains(property), "{fault}");
     }
 }

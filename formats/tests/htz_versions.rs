@@ -11,7 +11,7 @@ mod htz_common;
 
 use std::path::{Path, PathBuf};
 
-use htc_formats::htz::{HEADER_BYTES, Htz, HtzError, MAX_MANIFEST_1_BYTES, Manifest};
+use htc_formats::htz::{HEADER_BYTES, Htz, HtzError, MAX_MANIFEST_1_BYTES, Manifest, Record};
 use htc_formats::limits::MAX_VALUES_OF_MANIFEST_1;
 use htc_formats::source::ModelFile;
 use htz_common::{
@@ -238,7 +238,16 @@ fn every_fault_of_version_1_is_found_after_translation() {
         "{renamed}"
     );
     let slot = fault(&|json| json["plan"]["slots"][0]["slot"] = json!("v"));
-    assert!(matches!(slot, HtzError::Plan { .. }), "{slot}");
+    assert!(
+        matches!(
+            slot,
+            HtzError::Property {
+                record: Record::Plan(_),
+                ..
+            }
+        ),
+        "{slot}"
+    );
     for key in ["tensors", "plan", "hyper", "provenance"] {
         for value in [Value::Null, json!(7), json!([7]), json!({"tensors": 7})] {
             fault(&|json| json[key] = value.clone());

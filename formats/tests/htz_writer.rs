@@ -15,7 +15,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use htc_formats::folder::Folder;
-use htc_formats::htz::{Digest, Htz, HtzError, HtzWriter, Section};
+use htc_formats::htz::{Digest, Htz, HtzError, HtzWriter, Record, Section};
 use htc_formats::model::Role;
 use htz_common::{Model, fill_in, mixed, probed};
 
@@ -323,7 +323,8 @@ fn tensors_must_follow_the_order_of_the_draft() {
         .unwrap_err();
     assert!(matches!(
         fault,
-        HtzError::Tensor {
+        HtzError::Property {
+            record: Record::Tensor(_),
             property: "length",
             ..
         }
@@ -367,7 +368,13 @@ fn errors_not_representable_in_json_are_refused() {
     for error in [f64::NAN, f64::INFINITY, -1.0] {
         let fault = finished(|plan| plan.projections[2].error = Some(error)).unwrap_err();
         assert!(one_line(&fault).contains("blk.0.attn_v"), "{fault}");
-        assert!(matches!(fault, HtzError::Plan { .. }));
+        assert!(matches!(
+            fault,
+            HtzError::Property {
+                record: Record::Plan(_),
+                ..
+            }
+        ));
     }
     let mut model = mixed();
     model.manifest.hyper.rope_theta = f32::NAN;
@@ -428,7 +435,14 @@ fn every_spectrum_fits_its_reserved_space() {
             ),
             Err(fault) => {
                 assert!(
-                    refused && matches!(fault, HtzError::Geometry { .. }),
+                    refused
+                        && matches!(
+                            fault,
+                            HtzError::Property {
+                                record: Record::Geometry(_),
+                                ..
+                            }
+                        ),
                     "{fault}"
                 );
                 assert!(one_line(&fault).contains("blk.0.attn_q"), "{fault}");
@@ -446,7 +460,16 @@ fn later_notes_exceed_the_reserved_space() {
 #[test]
 fn plan_changed_at_the_end_is_checked() {
     let fault = finished(|plan| plan.projections[0].parameters_after = 1).unwrap_err();
-    assert!(matches!(fault, HtzError::Plan { .. }), "{fault}");
+    assert!(
+        matches!(
+            fault,
+            HtzError::Property {
+                record: Record::Plan(_),
+                ..
+            }
+        ),
+        "{fault}"
+    );
 }
 
 #[test]
@@ -467,7 +490,10 @@ fn invalid_draft_is_refused_early() {
     let twice = Section::tokenizer(&model.vocabulary).unwrap();
     assert!(matches!(
         model.write(&path, &[twice]),
-        Err(HtzError::Section { .. })
+        Err(HtzError::Property {
+            record: Record::Section(_),
+            ..
+        })
     ));
     let mut model = mixed();
     model.manifest.tensors.swap(3, 4);

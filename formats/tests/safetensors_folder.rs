@@ -14,8 +14,8 @@ use std::path::Path;
 use htc_formats::architecture::BindError;
 use htc_formats::htz::Digest;
 use htc_formats::limits;
-use htc_formats::map::MapError;
 use htc_formats::model::{Role, RopePairs};
+use htc_formats::open::OpenError;
 use htc_formats::safetensors::SafetensorsError;
 use htc_formats::source::{Container, ModelFile, SourceError};
 use safetensors_common::{LAYERS, Model, Tensor, file, small, write_index};
@@ -204,7 +204,7 @@ fn folder_requires_configuration_and_weights() {
     let missing = folder.path().join("missing");
     assert!(matches!(
         ModelFile::open_folder(&missing).unwrap_err(),
-        SourceError::Map(MapError::Io { .. })
+        SourceError::Map(OpenError::Io { .. })
     ));
 }
 
@@ -217,13 +217,13 @@ fn non_regular_and_oversized_files_are_refused() {
         fs::write(&path, "").unwrap();
         assert!(matches!(
             open_error(folder.path(), name),
-            SourceError::Map(MapError::Empty { .. })
+            SourceError::Map(OpenError::Empty { .. })
         ));
         fs::remove_file(&path).unwrap();
         fs::create_dir(&path).unwrap();
         assert!(matches!(
             open_error(folder.path(), name),
-            SourceError::Map(MapError::Folder { .. })
+            SourceError::Map(OpenError::Folder { .. })
         ));
     }
     for (name, limit) in [

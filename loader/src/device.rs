@@ -11,7 +11,7 @@ use htc_kernels::cuda::{Device, DeviceError};
 use htc_kernels::linear::LinearAlgebra;
 
 use crate::backend::{Backend, Cpu, Gpu, GpuMemoryEstimate, PlannedSession, Reference};
-use crate::error::LoadError;
+use crate::error::ExecError;
 use crate::model::Model;
 
 /// Requested device.
@@ -65,23 +65,6 @@ impl fmt::Display for DeviceChoice {
     }
 }
 
-/// Error of opening a device.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-#[non_exhaustive]
-pub enum DeviceChoiceError {
-    /// Error of the device.
-    #[error(transparent)]
-    Device(#[from] DeviceError),
-    /// The build does not include the device.
-    #[error("this build has no device {device}; build it with the feature {feature}")]
-    NotBuilt {
-        /// Requested device.
-        device: DeviceChoice,
-        /// Feature to build with.
-        feature: &'static str,
-    },
-}
-
 /// Factory of backends on one device.
 pub trait Executor: Sync {
     /// Type of the backends.
@@ -93,8 +76,8 @@ pub trait Executor: Sync {
     /// Loads the model into the memory of these backends.
     ///
     /// # Errors
-    /// [`LoadError`] if memory is insufficient.
-    fn load(&self, model: &Arc<Model>) -> Result<Arc<Model<Self::Backend>>, LoadError> {
+    /// [`ExecError`] if memory is insufficient.
+    fn load(&self, model: &Arc<Model>) -> Result<Arc<Model<Self::Backend>>, ExecError> {
         let model = Model::load(model.file().clone(), &mut self.backend())?;
         Ok(Arc::new(model))
     }
@@ -169,7 +152,7 @@ impl Executor for CpuExecutor {
         Cpu::new(&self.0)
     }
 
-    fn load(&self, model: &Arc<Model>) -> Result<Arc<Model>, LoadError> {
+    fn load(&self, model: &Arc<Model>) -> Result<Arc<Model>, ExecError> {
         Ok(Arc::clone(model))
     }
 
@@ -250,13 +233,13 @@ impl DeviceChoice {
     /// reason, except for a build without GPU support.
     ///
     /// # Errors
-    /// [`DeviceChoiceError`] if the device is not available, or its memory is insufficient.
+    /// [`ExecError`] if the device is not available, or its memory is insufficient.
     pub fn execute<W: DeviceWork>(
         self,
         pool: &Arc<Pool>,
-        told: impl FnOnce(&DeviceChoiceError),
+        told: impl FnOnce(&ExecError),
         work: W,
-    ) -> Result<W::Outcome, DeviceChoiceError> {
+    ) -> Result<W::Outcome, ExecError> {
         match self {
             DeviceChoice::Cpu => Ok(work.run(&CpuExecutor(Arc::clone(pool)))),
             DeviceChoice::Reference => Ok(work.run(&ReferenceExecutor)),
@@ -264,7 +247,7 @@ impl DeviceChoice {
             DeviceChoice::Emulated => run_on_emulated(pool, work),
             DeviceChoice::Auto => {
                 run_on_cuda(DeviceSelector::default(), pool, work).or_else(|(error, work)| {
-                    if !matches!(error, DeviceChoiceError::NotBuilt { .. }) {
+                    if !matches!(error, ExecError::NotBuilt { .. }) {
                         told(&error);
                     }
                     Ok(work.run(&CpuExecutor(Arc::clone(pool))))
@@ -300,7 +283,7 @@ fn run_on_gpu<D: Device, W: DeviceWork>(
     device: D,
     pool: &Arc<Pool>,
     work: W,
-) -> Result<W::Outcome, (DeviceChoiceError, W)> {
+) -> Result<W::Outcome, (ExecError, W)> {
     match GpuMemoryEstimate::for_sessions::<D>(&work.sessions()).check(&device) {
         Ok(()) => Ok(work.run(&GpuExecutor(device, Arc::clone(pool)))),
         Err(error) => Err((error.into(), work)),
@@ -312,7 +295,7 @@ fn run_on_cuda<W: DeviceWork>(
     which: DeviceSelector,
     pool: &Arc<Pool>,
     work: W,
-) -> Result<W::Outcome, (DeviceChoiceError, W)> {
+) -> Result<W::Outcome, (ExecError, W)> {
     match open_cuda(which, work.kernels().as_ref()) {
         Ok(device) => run_on_gpu(device, pool, work),
         Err(error) => Err((error.into(), work)),
@@ -324,23 +307,20 @@ fn run_on_cuda<W: DeviceWork>(
     which: DeviceSelector,
     _: &Arc<Pool>,
     work: W,
-) -> Result<W::Outcome, (DeviceChoiceError, W)> {
+) -> Result<W::Outcome, (ExecError, W)> {
     let device = DeviceChoice::Cuda(which);
     let feature = "cuda";
-    Err((DeviceChoiceError::NotBuilt { device, feature }, work))
+    Err((ExecError::NotBuilt { device, feature }, work))
 }
 
 #[cfg(feature = "emulated")]
-fn run_on_emulated<W: DeviceWork>(
-    pool: &Arc<Pool>,
-    work: W,
-) -> Result<W::Outcome, DeviceChoiceError> {
+fn run_on_emulated<W: DeviceWork>(pool: &Arc<Pool>, work: W) -> Result<W::Outcome, ExecError> {
     run_on_gpu(crate::backend::EmulatedDevice::new(0), pool, work).map_err(|(error, _)| error)
 }
 
 #[cfg(not(feature = "emulated"))]
-fn run_on_emulated<W: DeviceWork>(_: &Arc<Pool>, _: W) -> Result<W::Outcome, DeviceChoiceError> {
-    Err(DeviceChoiceError::NotBuilt {
+fn run_on_emulated<W: DeviceWork>(_: &Arc<Pool>, _: W) -> Result<W::Outcome, ExecError> {
+    Err(ExecError::NotBuilt {
         device: DeviceChoice::Emulated,
         feature: "emulated",
     })

@@ -9,20 +9,18 @@ use htc_kernels::ShapeError;
 use htc_kernels::cuda::DeviceError;
 use thiserror::Error;
 
+use crate::device::DeviceChoice;
 use crate::exec::SequenceId;
 use crate::speculate::MAX_DRAFT_LENGTH;
 
 /// Result of an execution, by default with [`ExecError`].
 pub type Result<T, E = ExecError> = std::result::Result<T, E>;
 
-/// Result with [`GenerateError`] by default.
-pub(crate) type GenerateResult<T, E = GenerateError> = std::result::Result<T, E>;
-
-/// Error of loading a model.
+/// Error of loading, executing or adapting a model, or of sampling and generating with it.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "fields that the messages name")]
-pub enum LoadError {
+pub enum ExecError {
     /// The file is missing, damaged or not supported.
     #[error(transparent)]
     Source(#[from] SourceError),
@@ -34,7 +32,7 @@ pub enum LoadError {
         "tensor {tensor}: expected {} rows of {}, found {} of {}; the file is damaged, make it again",
         expected[0], expected[1], found[0], found[1]
     )]
-    Shape {
+    TensorShape {
         /// Tensor name.
         tensor: String,
         /// Expected rows and columns.
@@ -42,16 +40,11 @@ pub enum LoadError {
         /// Found rows and columns.
         found: [usize; 2],
     },
-    /// A backend rejects a tensor.
+    /// A tensor does not decode, or a backend rejects it.
     #[error("tensor {tensor}: {source}")]
-    Backend { tensor: String, source: ExecError },
-    /// The bytes of a tensor do not decode.
-    #[error("tensor {tensor}: {source}")]
-    Block {
-        /// Tensor name.
+    Tensor {
         tensor: String,
-        /// Error of the decoder.
-        source: CodecError,
+        source: Box<ExecError>,
     },
     /// A KV cache basis or its energies are invalid.
     #[error(
@@ -68,13 +61,6 @@ pub enum LoadError {
         /// Found content.
         found: String,
     },
-}
-
-/// Error of a forward pass.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-#[allow(missing_docs, reason = "fields that the messages name")]
-pub enum ExecError {
     /// Buffers and matrices do not fit together.
     #[error(transparent)]
     Shape(#[from] ShapeError),
@@ -178,8 +164,8 @@ pub enum ExecError {
     #[error("rank of the KV cache is {found}, expected a fraction above 0 and at most 1")]
     KvFractionRange { found: f32 },
     /// An option is out of range.
-    #[error("{what} is {found}; expected {expected}")]
-    KvOption {
+    #[error("{what} is {found}, expected {expected}")]
+    OptionRange {
         /// Name of the option.
         what: &'static str,
         /// Valid values.
@@ -271,7 +257,15 @@ pub enum ExecError {
     },
     /// A model cannot be loaded.
     #[error(transparent)]
-    Load(Box<LoadError>),
+    Load(Box<ExecError>),
+    /// The build does not include the device.
+    #[error("this build has no device {device}; build it with the feature {feature}")]
+    NotBuilt {
+        /// The device.
+        device: DeviceChoice,
+        /// Feature that includes it.
+        feature: &'static str,
+    },
     /// Error of a device.
     #[error(transparent)]
     Device(Box<dyn std::error::Error + Send + Sync>),
@@ -284,28 +278,12 @@ pub enum ExecError {
         /// Position in the sequence.
         position: usize,
     },
-}
-
-impl From<DeviceError> for ExecError {
-    fn from(error: DeviceError) -> Self {
-        ExecError::Device(Box::new(error))
-    }
-}
-
-/// Error of sampling, generating, drafting, or adapting a draft.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-#[allow(missing_docs, reason = "fields that the messages name")]
-pub enum GenerateError {
     /// The prompt is empty and the model has no BOS token.
     #[error("the prompt is empty and the model has no beginning-of-sequence token; give a prompt")]
     EmptyPrompt,
     /// The prompt exceeds the context.
     #[error("the prompt has {found} tokens, the sequence may have {limit}; shorten the prompt")]
     PromptTooLong { found: usize, limit: usize },
-    /// The forward pass failed.
-    #[error(transparent)]
-    Exec(#[from] ExecError),
     /// The temperature is negative or not finite.
     #[error("temperature is {found}, expected a finite number of at least 0; 0 is greedy")]
     Temperature { found: f32 },
@@ -322,7 +300,7 @@ pub enum GenerateError {
     NoLogits,
     /// A logit is not finite.
     #[error("logit of token {token} is {found}, expected a finite number; verify the model file")]
-    NotFinite { token: usize, found: f32 },
+    LogitNotFinite { token: usize, found: f32 },
     /// The tokenizers differ.
     #[error(
         "the draft has another tokenizer: {what}; a draft and the model it drafts for need one vocabulary, take a \
@@ -363,16 +341,6 @@ pub enum GenerateError {
         "the draft stores its channels in another order than the model; compile it with `--order off`"
     )]
     ChannelPermutation,
-    /// An option is out of range.
-    #[error("{what} is {found}, expected {expected}")]
-    AdaptOption {
-        /// Name of the option.
-        what: &'static str,
-        /// Valid values.
-        expected: &'static str,
-        /// Given value.
-        found: f64,
-    },
     /// The saved state belongs to other models or options.
     #[error(
         "the saved adaptation belongs to another {what}: expected {expected}, found {found}; pass the file of this pair"
@@ -385,7 +353,10 @@ pub enum GenerateError {
         /// Value of the state.
         found: String,
     },
-    /// Weights do not decode.
-    #[error(transparent)]
-    Load(#[from] LoadError),
+}
+
+impl From<DeviceError> for ExecError {
+    fn from(error: DeviceError) -> Self {
+        ExecError::Device(Box::new(error))
+    }
 }

@@ -7,8 +7,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use crate::backend::{Backend, Cpu};
-pub use crate::error::GenerateError;
-use crate::error::{ExecError, GenerateResult as Result};
+use crate::error::{ExecError, Result};
 use crate::exec::Session;
 use crate::sampling::Sampler;
 use crate::speculate::Speculator;
@@ -131,7 +130,7 @@ impl<'a, B: Backend> Generator<'a, B> {
     /// Reads `prompt` (token ids, BOS included) after the session's earlier positions.
     ///
     /// # Errors
-    /// [`GenerateError`] if the prompt is empty or too long, or the forward pass fails.
+    /// [`ExecError`] if the prompt is empty or too long, or the forward pass fails.
     pub fn new(
         session: &'a mut Session<B>,
         tokenizer: &'a Tokenizer,
@@ -141,11 +140,11 @@ impl<'a, B: Backend> Generator<'a, B> {
     ) -> Result<Self> {
         let limit = session.limit();
         if prompt.is_empty() {
-            return Err(GenerateError::EmptyPrompt);
+            return Err(ExecError::EmptyPrompt);
         }
         let found = session.position().saturating_add(prompt.len());
         if found > limit {
-            return Err(GenerateError::PromptTooLong { found, limit });
+            return Err(ExecError::PromptTooLong { found, limit });
         }
         let started = Instant::now();
         let sequence = (session.position() == 0).then(|| prompt.to_vec());
@@ -178,7 +177,7 @@ impl<'a, B: Backend> Generator<'a, B> {
     /// Creates a generator with speculative decoding, of the same output distribution.
     ///
     /// # Errors
-    /// As [`Generator::new`]; [`GenerateError::DraftPosition`] if the draft has not read the session's
+    /// As [`Generator::new`]; [`ExecError::DraftPosition`] if the draft has not read the session's
     /// positions, and [`ExecError::VerifyUnsupported`] for a low-rank KV cache ([`Session::verify`]).
     pub fn with_draft(
         session: &'a mut Session<B>,
@@ -190,7 +189,7 @@ impl<'a, B: Backend> Generator<'a, B> {
     ) -> Result<Self> {
         let (expected, found) = (draft.position(), session.position());
         if expected != found {
-            return Err(GenerateError::DraftPosition { expected, found });
+            return Err(ExecError::DraftPosition { expected, found });
         }
         session.check_can_verify()?;
         let mut generator = Generator::new(session, tokenizer, sampler, prompt, limits)?;
@@ -202,7 +201,7 @@ impl<'a, B: Backend> Generator<'a, B> {
     /// Generates the next token; `None` after a [stop](Generator::stop_reason).
     ///
     /// # Errors
-    /// [`GenerateError`] if the forward pass fails or no token can be sampled.
+    /// [`ExecError`] if the forward pass fails or no token can be sampled.
     pub fn step(&mut self) -> Result<Option<GeneratedToken>> {
         if self.stop.is_none() {
             self.stop = self.reached_limit();
@@ -357,7 +356,7 @@ impl<B: Backend> Iterator for Generator<'_, B> {
 /// gets the text and returns true to continue.
 ///
 /// # Errors
-/// [`GenerateError`] if the prompt is empty or too long, or the forward pass fails.
+/// [`ExecError`] if the prompt is empty or too long, or the forward pass fails.
 pub fn generate<B: Backend>(
     session: &mut Session<B>,
     tokenizer: &Tokenizer,

@@ -3,7 +3,7 @@
 use htc_formats::model::{KvSide, Role};
 use htc_formats::source::ModelFile;
 
-use crate::error::LoadError;
+use crate::error::ExecError;
 use crate::tensor::Tensor;
 
 /// Tolerance of the products of rows.
@@ -40,7 +40,7 @@ pub struct Basis {
 }
 
 impl StoredKvBases {
-    pub(crate) fn from_file(file: &ModelFile) -> Result<Option<StoredKvBases>, LoadError> {
+    pub(crate) fn from_file(file: &ModelFile) -> Result<Option<StoredKvBases>, ExecError> {
         let is_kv = |role| matches!(role, Role::KvBasis { .. } | Role::KvEnergies { .. });
         if !file.tensors.iter().any(|tensor| is_kv(tensor.role)) {
             return Ok(None);
@@ -54,19 +54,19 @@ impl StoredKvBases {
         });
         Ok(Some(StoredKvBases {
             head_size: hyper.head_size,
-            layers: layers.collect::<Result<_, LoadError>>()?,
+            layers: layers.collect::<Result<_, ExecError>>()?,
         }))
     }
 }
 
-fn read_side(file: &ModelFile, layer: usize, side: KvSide) -> Result<Vec<Basis>, LoadError> {
+fn read_side(file: &ModelFile, layer: usize, side: KvSide) -> Result<Vec<Basis>, ExecError> {
     let (heads, size) = (file.hyper.kv_heads, file.hyper.head_size);
-    let numbers = |role: Role, rows: usize| -> Result<(String, Vec<f32>), LoadError> {
-        let tensor = file.tensor(role).ok_or(LoadError::Missing(role))?;
+    let numbers = |role: Role, rows: usize| -> Result<(String, Vec<f32>), ExecError> {
+        let tensor = file.tensor(role).ok_or(ExecError::Missing(role))?;
         let tensor = Tensor::new(file, tensor);
         let found = [tensor.rows(), tensor.cols()];
         if found != [rows, size] {
-            return Err(LoadError::Shape {
+            return Err(ExecError::TensorShape {
                 tensor: tensor.name().to_owned(),
                 expected: [rows, size],
                 found,
@@ -81,7 +81,7 @@ fn read_side(file: &ModelFile, layer: usize, side: KvSide) -> Result<Vec<Basis>,
         .chunks_exact(square)
         .zip(energies.chunks_exact(size.max(1)));
     let checked = bases.enumerate().map(|(head, (components, energies))| {
-        let of = |tensor: &str, expected, found| LoadError::KvBasis {
+        let of = |tensor: &str, expected, found| ExecError::KvBasis {
             tensor: tensor.to_owned(),
             head,
             expected,

@@ -97,7 +97,7 @@
 //!
 //! # Errors
 //!
-//! Opening a damaged or unsupported file returns a [`LoadError`]. A forward pass returns an
+//! Opening a damaged or unsupported file returns a [`ExecError`]. A forward pass returns an
 //! [`ExecError`], e.g. if the session is full or a number is out of range.
 //!
 //! # Executing a part of the model
@@ -402,7 +402,7 @@ pub mod tensor;
 pub mod tokenizer;
 
 pub use backend::{Backend, Cpu};
-pub use error::{ExecError, LoadError};
+pub use error::ExecError;
 pub use exec::{Engine, Session};
 pub use htc_kernels::{Pool, PoolError};
 pub use model::Model;

@@ -2,6 +2,7 @@
 
 use htc_formats::DType;
 
+use crate::backend::{Backend, Input, Product};
 use crate::error::ExecError;
 
 /// A matrix on a backend.
@@ -11,6 +12,24 @@ pub struct Placed<W> {
     pub(crate) dtype: DType,
     pub(crate) rows: usize,
     pub(crate) cols: usize,
+}
+
+impl<W> Placed<W> {
+    /// Returns the product with the first `cols` columns.
+    pub(crate) fn product<'a, B: Backend<Weight = W>>(
+        &'a self,
+        cols: usize,
+        input: Input,
+        y: &'a mut B::Buffer,
+    ) -> Product<'a, B> {
+        Product {
+            weight: &self.weight,
+            rows: self.rows,
+            cols,
+            input,
+            y,
+        }
+    }
 }
 
 /// Linear map `y = W x` of a projection or the head.

@@ -16,7 +16,7 @@ use htc_kernels::cpu::Attention;
 
 use crate::backend::{Backend, Cpu};
 use crate::dial::WeightBytes;
-use crate::error::LoadError;
+use crate::error::ExecError;
 use crate::kv_bases::StoredKvBases;
 use crate::linear::{Linear, Placed};
 use crate::tensor::Tensor;
@@ -173,16 +173,16 @@ impl Model {
     /// Opens a GGUF file, a `.htz` artifact or a folder with safetensors for the CPU.
     ///
     /// # Errors
-    /// [`LoadError`] if the file is missing, damaged or unsupported.
-    pub fn open(path: impl AsRef<Path>) -> Result<Self, LoadError> {
+    /// [`ExecError`] if the file is missing, damaged or unsupported.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, ExecError> {
         Model::bind(ModelFile::open(path.as_ref())?)
     }
 
     /// Binds the tensors of an opened file for the CPU.
     ///
     /// # Errors
-    /// [`LoadError`] if a tensor is missing, has a wrong shape or does not decode.
-    pub fn bind(file: ModelFile) -> Result<Self, LoadError> {
+    /// [`ExecError`] if a tensor is missing, has a wrong shape or does not decode.
+    pub fn bind(file: ModelFile) -> Result<Self, ExecError> {
         Model::placed(file, &mut InPlace)
     }
 
@@ -196,8 +196,8 @@ impl Model {
     /// none. Copies nothing and reads no weights.
     ///
     /// # Errors
-    /// [`LoadError`] as for any model.
-    pub fn source(&self) -> Result<Option<Self>, LoadError> {
+    /// [`ExecError`] as for any model.
+    pub fn source(&self) -> Result<Option<Self>, ExecError> {
         let source = self.file.embedded_source().map_err(SourceError::Htz)?;
         source.map(Model::bind).transpose()
     }
@@ -214,13 +214,13 @@ impl<B: Backend> Model<B> {
     /// be that of any session.
     ///
     /// # Errors
-    /// [`LoadError`] if a tensor is missing, has a wrong shape or does not decode, or memory runs
+    /// [`ExecError`] if a tensor is missing, has a wrong shape or does not decode, or memory runs
     /// out.
-    pub fn load(file: ModelFile, backend: &mut B) -> Result<Self, LoadError> {
+    pub fn load(file: ModelFile, backend: &mut B) -> Result<Self, ExecError> {
         Model::placed(file, backend)
     }
 
-    fn placed(file: ModelFile, place: &mut dyn WeightLoader<B>) -> Result<Self, LoadError> {
+    fn placed(file: ModelFile, place: &mut dyn WeightLoader<B>) -> Result<Self, ExecError> {
         let mut binder = Binder { file: &file, place };
         let hyper = &file.hyper;
         let spec = file.spec();
@@ -299,10 +299,10 @@ impl<B: Backend> Model<B> {
     /// Reads and checks the KV bases of the file; `None` if it has none.
     ///
     /// # Errors
-    /// [`LoadError::KvBasis`] for non-finite numbers, rows that are not orthonormal, and invalid
-    /// energies; [`LoadError::Missing`], [`LoadError::Shape`] and [`LoadError::Block`] for invalid
+    /// [`ExecError::KvBasis`] for non-finite numbers, rows that are not orthonormal, and invalid
+    /// energies; [`ExecError::Missing`], [`ExecError::TensorShape`] and [`ExecError::Tensor`] for invalid
     /// tensors.
-    pub fn kv_bases(&self) -> Result<Option<StoredKvBases>, LoadError> {
+    pub fn kv_bases(&self) -> Result<Option<StoredKvBases>, ExecError> {
         StoredKvBases::from_file(&self.file)
     }
 
@@ -320,9 +320,9 @@ impl<B: Backend> Model<B> {
     }
 }
 
-fn rope(file: &ModelFile) -> Result<Rope, LoadError> {
+fn rope(file: &ModelFile) -> Result<Rope, ExecError> {
     let hyper = &file.hyper;
-    let factors = |tensor: Tensor| -> Result<Vec<f32>, LoadError> {
+    let factors = |tensor: Tensor| -> Result<Vec<f32>, ExecError> {
         check(&tensor, [1, hyper.rope_dimensions / 2])?;
         tensor.to_f32()
     };

@@ -5,7 +5,7 @@
 
 use std::cmp::Ordering;
 
-use crate::error::{GenerateError, GenerateResult as Result};
+use crate::error::{ExecError, Result};
 pub use htc_kernels::cuda::ops::SamplingParameters;
 use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
@@ -93,12 +93,12 @@ impl Sampler {
     /// An option is out of range.
     pub fn new(options: SamplingOptions) -> Result<Self> {
         if !(options.temperature.is_finite() && options.temperature >= 0.0) {
-            return Err(GenerateError::Temperature {
+            return Err(ExecError::Temperature {
                 found: options.temperature,
             });
         }
         if !(options.top_p > 0.0 && options.top_p <= 1.0) {
-            return Err(GenerateError::TopP {
+            return Err(ExecError::TopP {
                 found: options.top_p,
             });
         }
@@ -181,11 +181,11 @@ impl Sampler {
         let largest = match logits {
             SamplerInput::All(logits) => return self.select_candidates(logits),
             SamplerInput::TopK(largest) => largest,
-            SamplerInput::Drawn(_) => return Err(GenerateError::Drawn),
+            SamplerInput::Drawn(_) => return Err(ExecError::Drawn),
         };
         let all = largest.iter();
         let mut all = all.map(|&(token, logit)| Candidate { logit, token });
-        let best = all.clone().next().ok_or(GenerateError::NoLogits)?;
+        let best = all.clone().next().ok_or(ExecError::NoLogits)?;
         self.candidates.clear();
         if self.options.temperature != 0.0 {
             self.candidates.extend(&mut all);
@@ -197,7 +197,7 @@ impl Sampler {
     /// Selects the candidates, none at temperature 0; returns the best.
     fn select_candidates(&mut self, logits: &[f32]) -> Result<Candidate> {
         if let Some(token) = logits.iter().position(|logit| !logit.is_finite()) {
-            return Err(GenerateError::NotFinite {
+            return Err(ExecError::LogitNotFinite {
                 token,
                 found: logits[token],
             });
@@ -208,7 +208,7 @@ impl Sampler {
         let best = all
             .clone()
             .min_by(by_descending_logit)
-            .ok_or(GenerateError::NoLogits)?;
+            .ok_or(ExecError::NoLogits)?;
         self.candidates.clear();
         if self.options.temperature == 0.0 {
             return Ok(best);

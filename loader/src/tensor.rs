@@ -11,7 +11,7 @@ use htc_formats::map::MappedFile;
 use htc_formats::source::{ModelFile, ModelTensor, Place};
 use htc_kernels::Matrix;
 
-use crate::error::{LoadError, Result};
+use crate::error::{ExecError, Result};
 
 /// Matrix `[rows, cols]`, used in place; clones share the mapping.
 #[derive(Clone)]
@@ -81,6 +81,14 @@ impl Tensor {
         Ok(self.clone())
     }
 
+    /// Adds the name to an error of this tensor.
+    pub(crate) fn error(&self, error: ExecError) -> ExecError {
+        ExecError::Tensor {
+            tensor: self.name.clone(),
+            source: Box::new(error),
+        }
+    }
+
     /// Returns the name in the file.
     pub fn name(&self) -> &str {
         &self.name
@@ -131,8 +139,8 @@ impl Tensor {
     /// Returns the numbers as float32, row by row.
     ///
     /// # Errors
-    /// [`LoadError::Block`] if the bytes do not decode.
-    pub fn to_f32(&self) -> Result<Vec<f32>, LoadError> {
+    /// [`ExecError::Tensor`] if the bytes do not decode.
+    pub fn to_f32(&self) -> Result<Vec<f32>, ExecError> {
         let mut values = vec![0.0; self.rows * self.cols];
         let decoded = match self.column_groups() {
             Ok(Some(groups)) => values
@@ -142,10 +150,7 @@ impl Tensor {
             Ok(None) => block::decode(self.dtype, self.bytes(), &mut values),
             Err(error) => Err(error),
         };
-        decoded.map_err(|source| LoadError::Block {
-            tensor: self.name.clone(),
-            source,
-        })?;
+        decoded.map_err(|error| self.error(error.into()))?;
         Ok(values)
     }
 }

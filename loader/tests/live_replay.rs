@@ -12,7 +12,7 @@ use std::time::Duration;
 use htc_loader::live::sensor::trace::{Trace, TraceSensor};
 use htc_loader::live::{
     Clock, ControlLaw, ControlLawOptions, Controller, EnergyAccumulator, EnergyPhase, LimitReason,
-    LiveError, ReadingStatus, Sensor, Source,
+    LiveError, Reading, ReadingStatus, Sensor, Source,
 };
 
 /// Adaptive Compression, the telemetry of its thermal section.
@@ -91,7 +91,7 @@ fn controller_reduces_the_rank_and_restores_it() {
 
     assert!(clock.now() > length);
     assert!(matches!(sensor.read(), Err(LiveError::TraceEnded { .. })));
-    let lost = controller.apply_failed_reading(clock.now());
+    let lost = controller.apply_reading(&Reading::without_values(clock.now()));
     assert_eq!(
         (lost.fraction, lost.reason, lost.temperature),
         (1.0, LimitReason::NoReading, ReadingStatus::Lost)

@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use htc_loader::generate::GenerateError;
+use htc_loader::ExecError;
 use htc_loader::live::LiveError;
 use thiserror::Error;
 
@@ -32,7 +32,7 @@ pub enum BenchError {
     },
     /// Generation failed in this process.
     #[error("{model}: {error}")]
-    Generate { model: String, error: GenerateError },
+    Generate { model: String, error: ExecError },
     /// The clock did not advance during a run.
     #[error(
         "{model}: {task} took no time that this system's clock shows; ask for more tokens with `tokens`"

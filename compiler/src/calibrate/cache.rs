@@ -6,8 +6,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use htc_formats::folder::{self, Folder, FolderError, UNFINISHED_SUFFIX, user_cache};
+use htc_formats::folder::{self, Folder, UNFINISHED_SUFFIX, user_cache};
 use htc_formats::htz::Digest;
+use htc_formats::open::OpenError;
 
 use super::entry::CacheEntry;
 use super::{CalibrateError, CalibrationOptions};
@@ -62,9 +63,8 @@ pub(super) fn open_entry(
     folder::create_private_dir_all(cache).map_err(failed)?;
     let parent = Folder::open(cache).map_err(failed)?;
     match parent.open_private(name) {
-        Err(FolderError::ForeignOwner { path, owner }) => match parent.open_existing(name, trusted)
-        {
-            Err(FolderError::ForeignOwner { .. }) => {
+        Err(OpenError::ForeignOwner { path, owner }) => match parent.open_existing(name, trusted) {
+            Err(OpenError::ForeignOwner { .. }) => {
                 Err(CalibrateError::ForeignOwner { path, owner })
             }
             found => found.map_err(|error| failed(error.into_io())),

@@ -5,7 +5,7 @@ use std::io;
 use std::path::PathBuf;
 
 use htc_formats::vocab::VocabularyError;
-use htc_loader::{ExecError, LoadError};
+use htc_loader::ExecError;
 use thiserror::Error;
 
 use super::windows::TextTooShort;
@@ -63,7 +63,7 @@ pub enum CalibrateError {
         /// Model path.
         path: PathBuf,
         /// Cause.
-        error: LoadError,
+        error: ExecError,
     },
     /// A forward pass failed.
     #[error("{}: {stage}: {error}", path.display())]

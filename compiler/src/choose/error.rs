@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use htc_formats::htz::HtzError;
-use htc_loader::LoadError;
+use htc_loader::ExecError;
 
 use crate::event::Cancelled;
 use crate::gradient::GradientError;
@@ -72,7 +72,7 @@ pub enum TrialError {
         /// Path of the model.
         path: PathBuf,
         /// Cause.
-        error: LoadError,
+        error: ExecError,
     },
     /// A candidate has no plan.
     #[error(transparent)]

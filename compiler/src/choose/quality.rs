@@ -1,6 +1,6 @@
 //! Quality record of the chosen artifact.
 
-use htc_formats::htz::{self, Digest, HtzError, QualityRecord};
+use htc_formats::htz::{self, Digest, HtzError, QualityRecord, Record};
 
 use super::TrialError;
 use super::bench::CandidateEvaluator;
@@ -21,8 +21,11 @@ impl CandidateEvaluator<'_> {
         let record = record(text, windows, validation_windows, evaluation, distance);
         match self.write_quality(key, Some(record)) {
             // Also removes a record of an earlier run.
-            Err(HtzError::Quality {
-                property, found, ..
+            Err(HtzError::Property {
+                record: Record::Quality,
+                property,
+                found,
+                ..
             }) => {
                 self.write_quality(key, None)?;
                 Ok(Some(format!(

@@ -11,7 +11,7 @@ use htc_formats::htz::KernelCode;
 use htc_kernels::cuda::device::DeviceError;
 use htc_kernels::{Pool, PoolError};
 use htc_loader::backend::PlannedSession;
-use htc_loader::device::{CpuExecutor, DeviceChoice, DeviceChoiceError, DeviceWork, Executor};
+use htc_loader::device::{CpuExecutor, DeviceChoice, DeviceWork, Executor};
 use htc_loader::dial::ActiveSetting;
 use htc_loader::exec::Tap;
 use htc_loader::kv::KvOptions;
@@ -287,9 +287,9 @@ pub fn run_on_device<T>(
     pool: &Arc<Pool>,
     sessions: Vec<PlannedSession<'_>>,
     matrices: AlgebraMemory,
-    told: impl FnOnce(&DeviceChoiceError),
+    told: impl FnOnce(&ExecError),
     work: impl FnOnce(&dyn Device) -> T,
-) -> Result<T, DeviceChoiceError> {
+) -> Result<T, ExecError> {
     let compiling = DeviceJob {
         pool,
         sessions,

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use htc_formats::CodecError;
 use htc_formats::DType;
 use htc_formats::architecture::BindError;
-use htc_formats::gguf::WriteError;
+use htc_formats::gguf::GgufError;
 use htc_formats::htz::HtzError;
 use htc_formats::model::Role;
 use thiserror::Error;
@@ -92,7 +92,7 @@ pub enum ExportError {
     },
     /// The output cannot be written as GGUF.
     #[error(transparent)]
-    Gguf(#[from] WriteError),
+    Gguf(#[from] GgufError),
     /// A file cannot be written.
     #[error(transparent)]
     File(#[from] FileError),

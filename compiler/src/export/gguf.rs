@@ -4,7 +4,7 @@ use std::path::Path;
 
 use htc_formats::architecture;
 use htc_formats::folder::Folder;
-use htc_formats::gguf::{Contents, GgmlType, Value, WriteError, Writer};
+use htc_formats::gguf::{Contents, GgmlType, Value, Writer};
 use htc_formats::map::MappedFile;
 use htc_formats::source::ModelFile;
 use htc_formats::vocab::Vocabulary;
@@ -120,15 +120,13 @@ impl<'a> GgufFile<'a> {
     ) -> Result<(), ExportError> {
         let failed = FileError::write(self.path);
         let mut to = BufWriter::with_capacity(1 << 20, SyncingWriter { file, since: 0 });
-        let written = self.writer()?.write_with(&mut to, |index, to| {
+        let io = |error| failed(error).into();
+        let written = self.writer()?.write_with(&mut to, io, |index, to| {
             producer.tensor(&self.outputs[index], &mut |bytes| {
                 Ok(to.write_all(bytes).map_err(&failed)?)
             })
         });
-        written.map_err(|error| match error {
-            ExportError::Gguf(WriteError::Io(source)) => failed(source).into(),
-            error => error,
-        })?;
+        written?;
         to.flush().map_err(&failed)?;
         producer.watch.report(Event::Flushing);
         file.sync_all().map_err(&failed)?;

@@ -9,7 +9,8 @@ use std::path::PathBuf;
 
 use htc_formats::folder::Folder;
 use htc_formats::htz::{Digest, Htz, HtzError, HtzWriter, Manifest, Section};
-use htc_formats::map::{MapError, MappedFile};
+use htc_formats::map::MappedFile;
+use htc_formats::open::OpenError;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -106,10 +107,7 @@ impl<'a> Artifact<'a> {
         let file = self
             .folder()
             .open_for_reading(&name)
-            .map_err(|error| MapError::Io {
-                path: path.clone(),
-                error,
-            })?;
+            .map_err(|error| OpenError::io(&path, error))?;
         Htz::from_map(MappedFile::from_file(path, &file)?)
     }
 

@@ -260,7 +260,7 @@ impl ArtifactBuilder<'_> {
     /// run.
     ///
     /// # Errors
-    /// [`HtzError::Quality`] for an invalid quality.
+    /// [`HtzError::Property`] for an invalid quality.
     pub fn put_quality(&self, key: Digest, quality: Option<QualityRecord>) -> Result<(), HtzError> {
         let artifact = self.work.artifact(key);
         HtzWriter::write_quality(self.work.folder(), &artifact.complete_name(), quality)?;
@@ -270,7 +270,7 @@ impl ArtifactBuilder<'_> {
     /// Writes the points of the active fraction into the complete artifact of a key.
     ///
     /// # Errors
-    /// [`HtzError::ActiveFraction`] for points that do not match the artifact.
+    /// [`HtzError::Property`] for points that do not match the artifact.
     pub fn put_active_fractions(
         &self,
         key: Digest,

@@ -13,8 +13,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use htc_formats::folder::{Folder, FolderError, UNFINISHED_SUFFIX};
+use htc_formats::folder::{Folder, UNFINISHED_SUFFIX};
 use htc_formats::htz::{Digest, HtzError};
+use htc_formats::open::OpenError;
 
 use super::journal::Artifact;
 use crate::event::{Event, Progress};
@@ -75,7 +76,7 @@ impl WorkFolder {
         };
         for _ in 0..ATTEMPTS {
             let folder = parent.open_private(&name).map_err(|error| match error {
-                FolderError::Io { error, .. } => not_made(error),
+                OpenError::Io { error, .. } => not_made(error),
                 error => io_failure("use", &place, error.into_io()),
             })?;
             let file = match folder.open_for_writing(OsStr::new(LOCK)) {

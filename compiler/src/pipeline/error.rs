@@ -6,7 +6,7 @@ use htc_formats::htz::HtzError;
 use htc_formats::source::{ModelFile, SourceError};
 use htc_formats::vocab::VocabularyError;
 use htc_kernels::PoolError;
-use htc_loader::device::DeviceChoiceError;
+use htc_loader::ExecError;
 use thiserror::Error;
 
 use crate::analyse::AnalyseError;
@@ -54,7 +54,7 @@ pub enum CompileError {
     KernelsNotBuilt,
     /// The device does not exist, or its memory is too small.
     #[error("`device`: {0}")]
-    Device(#[from] DeviceChoiceError),
+    Device(#[from] ExecError),
     /// The thread pool cannot be created.
     #[error(transparent)]
     Pool(#[from] PoolError),
@@ -147,7 +147,7 @@ impl CompileError {
             CompileError::Plan(_)
             | CompileError::Planes { .. }
             | CompileError::KernelsNotBuilt
-            | CompileError::Device(DeviceChoiceError::NotBuilt { .. })
+            | CompileError::Device(ExecError::NotBuilt { .. })
             | CompileError::SameFile(_)
             | CompileError::NoSuchLayer { .. }
             | CompileError::Options(_)

@@ -5,8 +5,9 @@ use std::ffi::OsStr;
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
-use htc_formats::folder::{self, Folder, FolderError};
+use htc_formats::folder::{self, Folder};
 use htc_formats::htz::{Digest, Hasher};
+use htc_formats::open::OpenError;
 
 use super::error::FileError;
 
@@ -29,7 +30,7 @@ impl Secret {
         let parent = path.parent().unwrap_or(Path::new(""));
         folder::create_private_dir_all(parent).map_err(&failed)?;
         let (parent, name) = Folder::parent_of(path).map_err(&failed)?;
-        let own = parent.open_private(&name).map_err(FolderError::into_io);
+        let own = parent.open_private(&name).map_err(OpenError::into_io);
         let own = own.map_err(&failed)?;
         match read(&own) {
             Err(FileError::Access { source, .. }) if source.kind() == ErrorKind::NotFound => {}

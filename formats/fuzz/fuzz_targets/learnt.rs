@@ -2,14 +2,12 @@
 
 #![no_main]
 
-use std::path::Path;
-
 use htc_formats::htz::Digest;
 use htc_formats::learnt::{TrainedDraft, MAGIC};
 use libfuzzer_sys::fuzz_target;
 
 fn parse(bytes: &[u8]) {
-    match TrainedDraft::parse(Path::new("learnt"), bytes) {
+    match TrainedDraft::parse(bytes) {
         Ok(learnt) => assert_eq!(learnt.to_bytes(), bytes),
         Err(error) => assert!(!error.to_string().contains('\n')),
     }

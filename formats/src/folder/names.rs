@@ -5,7 +5,8 @@ use std::fs::{self, File, Metadata, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::{EntryMetadata, Folder, FolderError};
+use super::{EntryMetadata, Folder};
+use crate::open::OpenError;
 
 pub(super) type Handle = PathBuf;
 
@@ -29,17 +30,14 @@ pub(super) fn make(at: &Handle, name: &OsStr, _: bool) -> io::Result<()> {
     fs::create_dir(at.join(name))
 }
 
-pub(super) fn enter(at: &Handle, path: &Path, name: &OsStr) -> Result<Handle, FolderError> {
+pub(super) fn enter(at: &Handle, path: &Path, name: &OsStr) -> Result<Handle, OpenError> {
     let place = at.join(name);
     match fs::symlink_metadata(&place) {
         Ok(found) if found.is_dir() => Ok(place),
-        Ok(_) => Err(FolderError::NotAFolder {
+        Ok(_) => Err(OpenError::NotAFolder {
             path: path.to_owned(),
         }),
-        Err(error) => Err(FolderError::Io {
-            path: path.to_owned(),
-            error,
-        }),
+        Err(error) => Err(OpenError::io(path, error)),
     }
 }
 

@@ -27,12 +27,12 @@ fn own_folder_is_private_and_not_a_link() {
     for planted in ["link", "dangling", "file"] {
         let found = at.open_private(name(planted));
         assert!(
-            matches!(found, Err(FolderError::NotAFolder { .. })),
+            matches!(found, Err(OpenError::NotAFolder { .. })),
             "{planted}"
         );
         let found = at.open_existing(name(planted), true);
         assert!(
-            matches!(found, Err(FolderError::NotAFolder { .. })),
+            matches!(found, Err(OpenError::NotAFolder { .. })),
             "{planted}"
         );
     }
@@ -87,7 +87,7 @@ fn foreign_files_are_read_only_if_trusted() {
     let own = at.open_private(name("theirs"));
     assert!(matches!(
         own,
-        Err(FolderError::ForeignOwner { owner: 65534, .. })
+        Err(OpenError::ForeignOwner { owner: 65534, .. })
     ));
     assert!(at.open_existing(name("theirs"), false).is_err());
     let trusted = at.open_existing(name("theirs"), true).unwrap();

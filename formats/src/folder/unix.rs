@@ -11,7 +11,8 @@ use std::time::{Duration, SystemTime};
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::{EntryMetadata, Folder, FolderError};
+use super::{EntryMetadata, Folder};
+use crate::open::OpenError;
 
 pub(super) type Handle = File;
 
@@ -42,18 +43,15 @@ pub(super) fn make(at: &Handle, name: &OsStr, private: bool) -> io::Result<()> {
     Ok(rustix::fs::mkdirat(at, name, mode)?)
 }
 
-pub(super) fn enter(at: &Handle, path: &Path, name: &OsStr) -> Result<Handle, FolderError> {
+pub(super) fn enter(at: &Handle, path: &Path, name: &OsStr) -> Result<Handle, OpenError> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     match rustix::fs::openat(at, name, flags, Mode::empty()) {
         Ok(handle) => Ok(handle.into()),
         // Errors of various systems for a link under O_NOFOLLOW.
-        Err(Errno::LOOP | Errno::MLINK | Errno::NOTDIR) => Err(FolderError::NotAFolder {
+        Err(Errno::LOOP | Errno::MLINK | Errno::NOTDIR) => Err(OpenError::NotAFolder {
             path: path.to_owned(),
         }),
-        Err(error) => Err(FolderError::Io {
-            path: path.to_owned(),
-            error: error.into(),
-        }),
+        Err(error) => Err(OpenError::io(path, error.into())),
     }
 }
 

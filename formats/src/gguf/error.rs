@@ -1,11 +1,11 @@
 //! Errors of GGUF files.
 
 use super::ggml_type::GgmlType;
+use crate::CodecError;
 use crate::dtype::DType;
 use crate::limits;
-use crate::wire::WireError;
 
-/// Error in the contents of a GGUF file or of a split model, or in a request for them.
+/// Error in the contents of a GGUF file or of a split model, in a request for them, or of writing one.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[allow(missing_docs, reason = "fields that the messages name")]
 pub enum GgufError {
@@ -23,7 +23,7 @@ pub enum GgufError {
     Version { found: u32 },
     /// A value could not be read.
     #[error("{item}: {error}")]
-    Read { item: String, error: WireError },
+    Read { item: String, error: CodecError },
     /// A count exceeds the rest of the file.
     #[error(
         "{place}: {found} stated, the rest of the file can hold {possible} at most; \
@@ -99,6 +99,23 @@ pub enum GgufError {
         /// Dimensions in the order of the file.
         dims: Vec<u64>,
     },
+    /// A shape that a type does not allow, in a file to write.
+    #[error("tensor {tensor:?}: impossible shape {dims:?} for type {ggml_type}")]
+    ShapeForType {
+        tensor: String,
+        ggml_type: GgmlType,
+        dims: Vec<u64>,
+    },
+    /// The data to write do not have the length of the tensor.
+    #[error("tensor {tensor:?}: {found} bytes of data, expected {expected}")]
+    DataLength {
+        tensor: String,
+        expected: u64,
+        found: u64,
+    },
+    /// A system call failed while writing.
+    #[error("GGUF could not be written: {0}")]
+    Write(String),
     /// The block size of a type is unknown, and with it the end of the tensor.
     #[error(
         "tensor {tensor:?}: unknown type identifier {found}; the file needs a newer version of \

@@ -19,7 +19,7 @@ pub use error::GgufError;
 pub use ggml_type::GgmlType;
 pub use split::SplitModel;
 pub use value::{Array, FromValue, Value, ValueType};
-pub use writer::{WriteError, Writer};
+pub use writer::Writer;
 
 use crate::dtype::DType;
 use crate::map::MappedFile;

@@ -3,8 +3,9 @@
 use super::error::GgufError;
 use super::value::{FromValue, Value, ValueType};
 use super::{ALIGNMENT_KEY, Contents, DEFAULT_ALIGNMENT, GgmlType, MAGIC, TensorInfo};
+use crate::CodecError;
 use crate::limits;
-use crate::wire::{Cursor, WireError, align_up};
+use crate::wire::{Cursor, align_up};
 
 /// A key (its length, no text) and a value of one byte with its type.
 const MIN_ENTRY_BYTES: u64 = 8 + 4 + 1;
@@ -159,7 +160,7 @@ pub(super) struct ValueReader<'a, 'b> {
 }
 
 impl ValueReader<'_, '_> {
-    pub fn error(&self, error: WireError) -> GgufError {
+    pub fn error(&self, error: CodecError) -> GgufError {
         read_error(format!("metadata {:?}", self.key), error)
     }
 
@@ -367,7 +368,7 @@ fn check_count(
     })
 }
 
-fn read_error(place: impl Into<String>, error: WireError) -> GgufError {
+fn read_error(place: impl Into<String>, error: CodecError) -> GgufError {
     GgufError::Read {
         item: place.into(),
         error,

@@ -10,7 +10,8 @@ use std::sync::Arc;
 
 use super::{ALIGNMENT_KEY, Gguf, GgufError};
 use crate::limits;
-use crate::map::{MapError, MappedFile};
+use crate::map::MappedFile;
+use crate::open::OpenError;
 use crate::source::SourceError;
 
 const NUMBER: &str = "split.no";
@@ -162,7 +163,7 @@ impl PartNames {
     fn open(&self, part: usize) -> Result<Gguf, SourceError> {
         let name = format!("{}{}", self.prefix, part_suffix(part, self.count));
         match MappedFile::open_inside(&self.folder, &name) {
-            Err(MapError::Io { path, error }) if error.kind() == io::ErrorKind::NotFound => {
+            Err(OpenError::Io { path, error }) if error.kind() == io::ErrorKind::NotFound => {
                 let error = GgufError::MissingPart { count: self.count };
                 Err(SourceError::Gguf { path, error })
             }

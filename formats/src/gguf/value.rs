@@ -2,7 +2,7 @@
 
 use super::error::GgufError;
 use super::reader::ValueReader;
-use super::writer::{ValueWriter, WriteError};
+use super::writer::ValueWriter;
 use crate::wire;
 
 /// A Rust type of metadata values: its encoding and its form in messages.
@@ -14,7 +14,7 @@ pub(super) trait Element: Sized {
     fn read(reader: &mut ValueReader<'_, '_>, depth: u32) -> Result<Self, GgufError>;
 
     /// Appends the value.
-    fn write(&self, writer: &mut ValueWriter<'_>, depth: u32) -> Result<(), WriteError>;
+    fn write(&self, writer: &mut ValueWriter<'_>, depth: u32) -> Result<(), GgufError>;
 
     fn describe(&self) -> String;
 }
@@ -28,7 +28,7 @@ macro_rules! numbers {
                 reader.cursor.$number().map_err(|error| reader.error(error))
             }
 
-            fn write(&self, writer: &mut ValueWriter<'_>, _: u32) -> Result<(), WriteError> {
+            fn write(&self, writer: &mut ValueWriter<'_>, _: u32) -> Result<(), GgufError> {
                 wire::$put(writer.out, *self);
                 Ok(())
             }
@@ -52,7 +52,7 @@ impl Element for bool {
         reader.cursor.bool().map_err(|error| reader.error(error))
     }
 
-    fn write(&self, writer: &mut ValueWriter<'_>, depth: u32) -> Result<(), WriteError> {
+    fn write(&self, writer: &mut ValueWriter<'_>, depth: u32) -> Result<(), GgufError> {
         u8::from(*self).write(writer, depth)
     }
 
@@ -69,7 +69,7 @@ impl Element for String {
         reader.string()
     }
 
-    fn write(&self, writer: &mut ValueWriter<'_>, _: u32) -> Result<(), WriteError> {
+    fn write(&self, writer: &mut ValueWriter<'_>, _: u32) -> Result<(), GgufError> {
         writer.string(self)
     }
 
@@ -91,7 +91,7 @@ impl Element for Array {
         Array::read_elements(kind, count, reader, depth + 1)
     }
 
-    fn write(&self, writer: &mut ValueWriter<'_>, depth: u32) -> Result<(), WriteError> {
+    fn write(&self, writer: &mut ValueWriter<'_>, depth: u32) -> Result<(), GgufError> {
         writer.array_head(self.element_type(), self.len(), depth)?;
         self.write_elements(writer, depth + 1)
     }
@@ -167,7 +167,7 @@ macro_rules! value_types {
                 Ok(match kind { $(ValueType::$variant => Value::$variant(Element::read(reader, 1)?),)* })
             }
 
-            pub(super) fn write(&self, writer: &mut ValueWriter<'_>) -> Result<(), WriteError> {
+            pub(super) fn write(&self, writer: &mut ValueWriter<'_>) -> Result<(), GgufError> {
                 match self { $(Value::$variant(value) => value.write(writer, 1),)* }
             }
 
@@ -207,7 +207,7 @@ macro_rules! value_types {
                 &self,
                 writer: &mut ValueWriter<'_>,
                 depth: u32,
-            ) -> Result<(), WriteError> {
+            ) -> Result<(), GgufError> {
                 match self {
                     $(Array::$variant(elements) => {
                         elements.iter().try_for_each(|element| element.write(writer, depth))
@@ -279,60 +279,14 @@ impl FromValue<'_> for usize {
     }
 }
 
-impl FromValue<'_> for f32 {
-    const EXPECTED: &'static str = "a floating-point number";
-
-    // Hyper-parameters are used as f32.
-    fn from_value(value: &Value) -> Option<Self> {
-        match *value {
-            Value::F32(v) => Some(v),
-            Value::F64(v) => Some(v as f32),
-            _ => None,
-        }
-    }
-}
-
-impl FromValue<'_> for bool {
-    const EXPECTED: &'static str = "a boolean";
-
-    fn from_value(value: &Value) -> Option<Self> {
-        match *value {
-            Value::Bool(v) => Some(v),
-            _ => None,
-        }
-    }
-}
-
-impl<'a> FromValue<'a> for &'a str {
-    const EXPECTED: &'static str = "a string";
-
-    fn from_value(value: &'a Value) -> Option<Self> {
-        match value {
-            Value::String(text) => Some(text),
-            _ => None,
-        }
-    }
-}
-
-impl<'a> FromValue<'a> for &'a Array {
-    const EXPECTED: &'static str = "an array";
-
-    fn from_value(value: &'a Value) -> Option<Self> {
-        match value {
-            Value::Array(array) => Some(array),
-            _ => None,
-        }
-    }
-}
-
-macro_rules! slices {
-    ($($element:ty, $variant:ident, $expected:literal;)*) => {$(
-        impl<'a> FromValue<'a> for &'a [$element] {
+macro_rules! from_value {
+    ($($type:ty, $expected:literal, $($found:pat => $converted:expr),+;)*) => {$(
+        impl<'a> FromValue<'a> for $type {
             const EXPECTED: &'static str = $expected;
 
             fn from_value(value: &'a Value) -> Option<Self> {
                 match value {
-                    Value::Array(Array::$variant(elements)) => Some(elements),
+                    $($found => Some($converted),)+
                     _ => None,
                 }
             }
@@ -340,8 +294,13 @@ macro_rules! slices {
     )*};
 }
 
-slices! {
-    String, String, "an array of strings";
-    f32, F32, "an array of f32";
-    i32, I32, "an array of i32";
+// Numbers are rounded to f32, as hyper-parameters are.
+from_value! {
+    f32, "a floating-point number", Value::F32(v) => *v, Value::F64(v) => *v as f32;
+    bool, "a boolean", Value::Bool(v) => *v;
+    &'a str, "a string", Value::String(text) => text;
+    &'a Array, "an array", Value::Array(array) => array;
+    &'a [String], "an array of strings", Value::Array(Array::String(texts)) => texts;
+    &'a [f32], "an array of f32", Value::Array(Array::F32(numbers)) => numbers;
+    &'a [i32], "an array of i32", Value::Array(Array::I32(numbers)) => numbers;
 }

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::io::{self, Write};
 
+use super::error::GgufError;
 use super::value::{Value, ValueType};
 use super::{ALIGNMENT_KEY, DEFAULT_ALIGNMENT, GgmlType, MAGIC};
 use crate::limits;
@@ -27,7 +28,7 @@ struct Tensor<'a> {
 }
 
 impl Tensor<'_> {
-    fn length(&self) -> Result<u64, WriteError> {
+    fn length(&self) -> Result<u64, GgufError> {
         let dims = &self.dims;
         let bytes = dims
             .split_first()
@@ -36,15 +37,15 @@ impl Tensor<'_> {
                 let rows = rest.iter().try_fold(1u64, |n, &dim| n.checked_mul(dim))?;
                 self.ggml_type.matrix_bytes(rows, cols)
             });
-        bytes.ok_or_else(|| WriteError::Shape {
+        bytes.ok_or_else(|| GgufError::ShapeForType {
             tensor: self.name.clone(),
             ggml_type: self.ggml_type,
             dims: dims.clone(),
         })
     }
 
-    fn wrong_length(&self, expected: u64, found: u64) -> WriteError {
-        WriteError::Length {
+    fn wrong_length(&self, expected: u64, found: u64) -> GgufError {
+        GgufError::DataLength {
             tensor: self.name.clone(),
             expected,
             found,
@@ -67,57 +68,6 @@ impl<W: Write> Write for CountingWriter<'_, W> {
     fn flush(&mut self) -> io::Result<()> {
         self.to.flush()
     }
-}
-
-/// Error returned when a file cannot be written.
-#[derive(Debug, thiserror::Error)]
-#[allow(missing_docs, reason = "fields that the messages name")]
-pub enum WriteError {
-    /// The destination failed.
-    #[error("GGUF could not be written: {0}")]
-    Io(#[from] io::Error),
-    /// The alignment is no power of two or too large.
-    #[error(
-        "alignment {found}, expected a power of two from 1 to {}",
-        limits::MAX_ALIGNMENT
-    )]
-    Alignment { found: u64 },
-    /// A key or tensor name was added twice, or the alignment was added as metadata instead of by
-    /// [`Writer::alignment`].
-    #[error("{name:?} was added twice")]
-    Duplicate { name: String },
-    /// A key, name or string exceeds the limits of the reader.
-    #[error("{name:?}: {item} {found} found, {limit} is the most that is supported")]
-    Limit {
-        /// The key or name.
-        name: String,
-        /// Item limited.
-        item: &'static str,
-        /// The number.
-        found: u64,
-        /// The limit.
-        limit: u64,
-    },
-    /// The type does not allow the shape.
-    #[error("tensor {tensor:?}: impossible shape {dims:?} for type {ggml_type}")]
-    Shape {
-        /// The tensor.
-        tensor: String,
-        /// Its type.
-        ggml_type: GgmlType,
-        /// Dimensions in the order of the file.
-        dims: Vec<u64>,
-    },
-    /// The data do not match type and shape.
-    #[error("tensor {tensor:?}: {found} bytes of data, expected {expected}")]
-    Length {
-        /// The tensor.
-        tensor: String,
-        /// Expected bytes.
-        expected: u64,
-        /// Bytes found.
-        found: u64,
-    },
 }
 
 impl Default for Writer<'_> {
@@ -182,7 +132,7 @@ impl<'a> Writer<'a> {
     }
 
     /// Returns the size of the file in bytes.
-    pub fn file_length(&self) -> Result<u64, WriteError> {
+    pub fn file_length(&self) -> Result<u64, GgufError> {
         let mut end = self.head()?.len() as u64;
         for tensor in &self.tensors {
             end = end.next_multiple_of(self.alignment) + tensor.length()?;
@@ -191,58 +141,46 @@ impl<'a> Writer<'a> {
     }
 
     /// Returns the bytes of the file.
-    pub fn to_bytes(&self) -> Result<Vec<u8>, WriteError> {
+    pub fn to_bytes(&self) -> Result<Vec<u8>, GgufError> {
         let mut bytes = Vec::new();
-        self.write_to(&mut bytes)?;
+        let failed = |error: io::Error| GgufError::Write(error.to_string());
+        self.write_with(&mut bytes, failed, |_, _| Ok(()))?;
         Ok(bytes)
     }
 
-    /// Writes the file.
-    ///
-    /// # Errors
-    /// [`WriteError`] for invalid contents, a tensor without data, or if `out` fails.
-    pub fn write_to(&self, out: &mut impl Write) -> Result<(), WriteError> {
-        self.write_with(out, |_, _| Ok(()))
-    }
-
-    /// Writes the file. `fill` supplies the bytes of every tensor added with
+    /// Writes the file. `io` converts errors of `out`, and `fill` supplies the bytes of every tensor added with
     /// [`deferred_tensor`](Writer::deferred_tensor), by its index among all tensors.
     ///
     /// # Errors
-    /// Those of [`write_to`](Writer::write_to) and of `fill`, and [`WriteError::Length`].
-    pub fn write_with<E: From<WriteError>>(
+    /// [`GgufError`] for invalid contents, [`GgufError::DataLength`] for a wrong number of bytes, and
+    /// those of `io` and `fill`.
+    pub fn write_with<E: From<GgufError>>(
         &self,
         out: &mut impl Write,
+        io: impl Fn(io::Error) -> E,
         mut fill: impl FnMut(usize, &mut dyn Write) -> Result<(), E>,
     ) -> Result<(), E> {
         let head = self.head()?;
-        let io = |error| E::from(WriteError::Io(error));
-        out.write_all(&head).map_err(io)?;
+        out.write_all(&head).map_err(&io)?;
         let mut written = head.len() as u64;
         for (index, tensor) in self.tensors.iter().enumerate() {
-            self.pad(out, &mut written).map_err(io)?;
-            let length = match tensor.data {
-                Some(data) => {
-                    out.write_all(data).map_err(io)?;
-                    data.len() as u64
-                }
-                None => {
-                    let mut counting = CountingWriter {
-                        to: out,
-                        written: 0,
-                    };
-                    fill(index, &mut counting)?;
-                    let (expected, found) = (tensor.length()?, counting.written);
-                    if found != expected {
-                        return Err(tensor.wrong_length(expected, found).into());
-                    }
-                    found
-                }
+            self.pad(out, &mut written).map_err(&io)?;
+            let mut counting = CountingWriter {
+                to: out,
+                written: 0,
             };
-            written += length;
+            match tensor.data {
+                Some(data) => counting.write_all(data).map_err(&io)?,
+                None => fill(index, &mut counting)?,
+            }
+            let (expected, found) = (tensor.length()?, counting.written);
+            if found != expected {
+                return Err(tensor.wrong_length(expected, found).into());
+            }
+            written += found;
         }
         // As other writers do.
-        self.pad(out, &mut written).map_err(io)
+        self.pad(out, &mut written).map_err(&io)
     }
 
     fn pad(&self, out: &mut impl Write, written: &mut u64) -> io::Result<()> {
@@ -252,9 +190,9 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    fn head(&self) -> Result<Vec<u8>, WriteError> {
+    fn head(&self) -> Result<Vec<u8>, GgufError> {
         if !self.alignment.is_power_of_two() || self.alignment > limits::MAX_ALIGNMENT {
-            return Err(WriteError::Alignment {
+            return Err(GgufError::Alignment {
                 found: self.alignment,
             });
         }
@@ -265,8 +203,12 @@ impl<'a> Writer<'a> {
         if self.alignment != DEFAULT_ALIGNMENT {
             metadata.push((ALIGNMENT_KEY, &alignment));
         }
-        check_unique(keys.into_iter().chain([ALIGNMENT_KEY]))?;
-        check_unique(self.tensors.iter().map(|tensor| tensor.name.as_str()))?;
+        if let Some(key) = first_duplicate(keys.into_iter().chain([ALIGNMENT_KEY])) {
+            return Err(GgufError::DuplicateKey { key });
+        }
+        if let Some(tensor) = first_duplicate(self.tensors.iter().map(|t| t.name.as_str())) {
+            return Err(GgufError::DuplicateTensor { tensor });
+        }
         let (entries, tensors) = (metadata.len() as u64, self.tensors.len() as u64);
         let file = "file";
         check_limit(
@@ -301,25 +243,18 @@ impl<'a> Writer<'a> {
     }
 }
 
-fn check_unique<'a>(names: impl Iterator<Item = &'a str>) -> Result<(), WriteError> {
+fn first_duplicate<'a>(names: impl Iterator<Item = &'a str>) -> Option<String> {
     let mut seen = HashSet::new();
-    for name in names {
-        if !seen.insert(name) {
-            return Err(WriteError::Duplicate {
-                name: name.to_owned(),
-            });
-        }
-    }
-    Ok(())
+    let mut names = names;
+    names.find(|name| !seen.insert(*name)).map(str::to_owned)
 }
 
-fn check_limit(name: &str, what: &'static str, found: u64, limit: u64) -> Result<(), WriteError> {
+fn check_limit(name: &str, what: &'static str, found: u64, limit: u64) -> Result<(), GgufError> {
     if found <= limit {
         return Ok(());
     }
-    Err(WriteError::Limit {
-        name: name.to_owned(),
-        item: what,
+    Err(GgufError::Limit {
+        place: format!("{name:?}: {what}"),
         found,
         limit,
     })
@@ -337,7 +272,7 @@ pub(super) struct ValueWriter<'a> {
 }
 
 impl ValueWriter<'_> {
-    pub fn string(&mut self, text: &str) -> Result<(), WriteError> {
+    pub fn string(&mut self, text: &str) -> Result<(), GgufError> {
         let length = text.len() as u64;
         check_limit(
             self.key,
@@ -355,7 +290,7 @@ impl ValueWriter<'_> {
         kind: ValueType,
         count: usize,
         depth: u32,
-    ) -> Result<(), WriteError> {
+    ) -> Result<(), GgufError> {
         let levels = u64::from(limits::MAX_ARRAY_DEPTH);
         check_limit(self.key, "levels of arrays", depth.into(), levels)?;
         wire::put_u32(self.out, kind as u32);
@@ -364,7 +299,7 @@ impl ValueWriter<'_> {
     }
 }
 
-fn put_row(out: &mut Vec<u8>, tensor: &Tensor<'_>, offset: u64) -> Result<(), WriteError> {
+fn put_row(out: &mut Vec<u8>, tensor: &Tensor<'_>, offset: u64) -> Result<(), GgufError> {
     let (name, dims) = (&tensor.name, &tensor.dims);
     let limit = limits::MAX_TENSOR_NAME_BYTES;
     check_limit(name, "bytes of the name", name.len() as u64, limit)?;

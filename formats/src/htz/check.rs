@@ -9,8 +9,7 @@ use super::layout::{self, ALIGNMENT};
 use super::manifest::{
     Budget, Manifest, MatrixRecord, PlanRecord, Provenance, SectionEntry, TensorEntry,
 };
-use super::{DepthSinkOrigin, Encoding, HtzError, dial, geometry, quality};
-use crate::escape::escape_truncated;
+use super::{DepthSinkOrigin, Encoding, HtzError, Record, dial, geometry, quality};
 use crate::limits::MAX_TENSOR_NAME_BYTES;
 use crate::model::{Form, HyperParameters, MatrixId};
 use crate::wire;
@@ -63,30 +62,25 @@ pub(super) fn check_contents(manifest: &Manifest) -> Result<(), HtzError> {
 }
 
 fn check_provenance(provenance: &Provenance) -> Result<(), HtzError> {
-    let fault = |property, expected: &str, found: String| HtzError::Provenance {
-        property,
-        expected: expected.to_owned(),
-        found,
-    };
     let treatment = provenance.treatment.as_ref();
     if let Some(part) = treatment.and_then(|found| found.shrinkage)
         && !(0.0..=1.0).contains(&part)
     {
-        let found = part.to_string();
-        return Err(fault("treatment.shrinkage", "a number from 0 to 1", found));
+        let expected = "a number from 0 to 1";
+        return Err(Record::Provenance.error("treatment.shrinkage", expected, part));
     }
     let Some(tuning) = provenance.tuning else {
         return Ok(());
     };
     if tuning.steps == 0 {
-        return Err(fault("tuning.steps", "at least 1", "0".to_owned()));
+        return Err(Record::Provenance.error("tuning.steps", "at least 1", 0));
     }
     for (property, kl) in [
         ("tuning.kl_before", tuning.kl_before),
         ("tuning.kl_after", tuning.kl_after),
     ] {
         if kl.is_nan() || kl < 0.0 {
-            return Err(fault(property, "no negative number", kl.to_string()));
+            return Err(Record::Provenance.error(property, "no negative number", kl));
         }
     }
     Ok(())
@@ -99,23 +93,13 @@ pub(super) fn check_layout(manifest: &Manifest, data_offset: u64) -> Result<u64,
     for entry in &manifest.tensors {
         let expected = allocate_aligned(&mut end, entry.length);
         if expected != Some(entry.offset) {
-            return Err(tensor_error(
-                entry,
-                "offset",
-                describe_offset(expected),
-                entry.offset,
-            ));
+            return Err(entry.error("offset", describe_offset(expected), entry.offset));
         }
     }
     for entry in &manifest.sections {
         let expected = allocate_aligned(&mut end, entry.length);
         if expected != Some(entry.offset) {
-            return Err(section_error(
-                entry,
-                "offset",
-                describe_offset(expected),
-                entry.offset,
-            ));
+            return Err(entry.error("offset", describe_offset(expected), entry.offset));
         }
     }
     Ok(end)
@@ -137,65 +121,41 @@ fn check_plan(
     plan: &PlanRecord,
     stored: &StoredModel,
 ) -> Result<(), HtzError> {
-    let whole = |property, expected: &str, found: String| HtzError::Plan {
-        record: "the whole".to_owned(),
-        property,
-        expected: expected.to_owned(),
-        found,
-    };
+    let whole = Record::Plan("the whole".to_owned());
     match plan.budget {
-        Budget::Rank(0) => return Err(whole("rank", "1 at least", "0".to_owned())),
+        Budget::Rank(0) => return Err(whole.error("rank", "1 at least", 0)),
         Budget::Ratio(ratio) if !(ratio.is_finite() && ratio > 0.0) => {
-            return Err(whole(
-                "ratio",
-                "a positive finite number",
-                ratio.to_string(),
-            ));
+            return Err(whole.error("ratio", "a positive finite number", ratio));
         }
         Budget::Rank(_) | Budget::Full | Budget::Ratio(_) => {}
     }
-    for (property, expected, found) in [
-        (
-            "number of projections",
-            stored.projections.len(),
-            plan.projections.len(),
-        ),
-        ("number of bases", stored.bases.len(), plan.bases.len()),
-    ] {
-        if expected != found {
-            return Err(whole(property, &expected.to_string(), found.to_string()));
-        }
-    }
+    let stored_count = stored.projections.len();
+    whole.expect_equal(
+        "number of projections",
+        stored_count,
+        plan.projections.len(),
+    )?;
+    whole.expect_equal("number of bases", stored.bases.len(), plan.bases.len())?;
     for (record, projection) in plan.projections.iter().zip(&stored.projections) {
-        let agree = RecordCheck {
-            place: projection.matrix.to_string(),
-        };
+        let agree = Record::Plan(projection.matrix.to_string());
         agree.expect_equal("id", projection.matrix, record.id)?;
-        agree.check_matrix(h, projection, record)?;
+        check_matrix(&agree, h, projection, record)?;
     }
     let mut outside = stored.outside_layers.iter();
     for record in &plan.matrices {
         let Some(found) = outside.find(|found| found.matrix == record.id) else {
-            return Err(HtzError::Plan {
-                record: "matrices".to_owned(),
-                property: "id",
-                expected: format!(
-                    "{}, then {} where the model has its own, each once",
-                    MatrixId::Embedding,
-                    MatrixId::Head
-                ),
-                found: record.id.to_string(),
-            });
+            let expected = format!(
+                "{}, then {} where the model has its own, each once",
+                MatrixId::Embedding,
+                MatrixId::Head
+            );
+            return Err(Record::Plan("matrices".to_owned()).error("id", expected, record.id));
         };
-        let agree = RecordCheck {
-            place: found.matrix.to_string(),
-        };
-        agree.check_matrix(h, found, record)?;
+        let agree = Record::Plan(found.matrix.to_string());
+        check_matrix(&agree, h, found, record)?;
     }
     for (record, basis) in plan.bases.iter().zip(&stored.bases) {
-        let agree = RecordCheck {
-            place: basis.role().to_string(),
-        };
+        let agree = Record::Plan(basis.role().to_string());
         agree.expect_equal("layer", basis.layer, record.layer)?;
         agree.expect_equal("group", basis.group.name(), record.group.name())?;
         agree.expect_equal("rank", basis.rank, record.rank as u64)?;
@@ -205,60 +165,34 @@ fn check_plan(
     Ok(())
 }
 
-struct RecordCheck {
-    place: String,
-}
-
-impl RecordCheck {
-    fn check_matrix(
-        &self,
-        h: &HyperParameters,
-        stored: &StoredMatrix,
-        record: &MatrixRecord,
-    ) -> Result<(), HtzError> {
-        let (rows, cols) = stored.matrix.shape(h);
-        let (rows, cols) = (rows as u64, cols as u64);
-        self.expect_equal("form", stored.form.name(), record.form.name())?;
-        self.expect_equal(
-            "rank",
-            DisplayRank(stored.rank),
-            DisplayRank(record.rank.map(|rank| rank as u64)),
-        )?;
-        self.expect_equal("number of rows", rows, record.rows)?;
-        self.expect_equal("number of columns", cols, record.cols)?;
-        self.expect_equal("parameters before", rows * cols, record.parameters_before)?;
-        self.expect_equal(
-            "parameters after",
-            stored.parameters,
-            record.parameters_after,
-        )?;
-        self.expect_equal("bytes after", stored.bytes, record.bytes_after)?;
-        match record.error {
-            Some(error) if !(error.is_finite() && error >= 0.0) => Err(HtzError::Plan {
-                record: self.place.clone(),
-                property: "error",
-                expected: "a finite number, not negative".to_owned(),
-                found: error.to_string(),
-            }),
-            _ => Ok(()),
+fn check_matrix(
+    place: &Record,
+    h: &HyperParameters,
+    stored: &StoredMatrix,
+    record: &MatrixRecord,
+) -> Result<(), HtzError> {
+    let (rows, cols) = stored.matrix.shape(h);
+    let (rows, cols) = (rows as u64, cols as u64);
+    place.expect_equal("form", stored.form.name(), record.form.name())?;
+    place.expect_equal(
+        "rank",
+        DisplayRank(stored.rank),
+        DisplayRank(record.rank.map(|rank| rank as u64)),
+    )?;
+    place.expect_equal("number of rows", rows, record.rows)?;
+    place.expect_equal("number of columns", cols, record.cols)?;
+    place.expect_equal("parameters before", rows * cols, record.parameters_before)?;
+    place.expect_equal(
+        "parameters after",
+        stored.parameters,
+        record.parameters_after,
+    )?;
+    place.expect_equal("bytes after", stored.bytes, record.bytes_after)?;
+    match record.error {
+        Some(error) if !(error.is_finite() && error >= 0.0) => {
+            Err(place.error("error", "a finite number, not negative", error))
         }
-    }
-
-    fn expect_equal<T: PartialEq + Display>(
-        &self,
-        property: &'static str,
-        expected: T,
-        found: T,
-    ) -> Result<(), HtzError> {
-        if expected == found {
-            return Ok(());
-        }
-        Err(HtzError::Plan {
-            record: self.place.clone(),
-            property,
-            expected: expected.to_string(),
-            found: found.to_string(),
-        })
+        _ => Ok(()),
     }
 }
 
@@ -280,16 +214,16 @@ fn check_sections(sections: &[SectionEntry]) -> Result<(), HtzError> {
         if entry.name.is_empty() || entry.name.len() as u64 > MAX_TENSOR_NAME_BYTES {
             let expected = format!("1 to {MAX_TENSOR_NAME_BYTES} bytes");
             let length = entry.name.len();
-            return Err(section_error(entry, "length of the name", expected, length));
+            return Err(entry.error("length of the name", expected, length));
         }
         if !names.insert(&entry.name) {
-            return Err(section_error(entry, "name", "a new one", "used already"));
+            return Err(entry.error("name", "a new one", "used already"));
         }
         let most = match entry.encoding {
             Encoding::Raw => {
                 if entry.decoded_length != entry.length {
                     let (expected, found) = (entry.length, entry.decoded_length);
-                    return Err(section_error(entry, "decoded length", expected, found));
+                    return Err(entry.error("decoded length", expected, found));
                 }
                 layout::MAX_SECTION_BYTES
             }
@@ -297,12 +231,7 @@ fn check_sections(sections: &[SectionEntry]) -> Result<(), HtzError> {
         };
         if entry.decoded_length > most {
             let expected = format!("at most {most}");
-            return Err(section_error(
-                entry,
-                "decoded length",
-                expected,
-                entry.decoded_length,
-            ));
+            return Err(entry.error("decoded length", expected, entry.decoded_length));
         }
     }
     Ok(())
@@ -313,32 +242,4 @@ pub(super) fn max_decoded_length(length: u64) -> u64 {
         .saturating_mul(layout::MAX_SECTION_EXPANSION)
         .saturating_add(layout::UNBOUNDED_EXPANSION_BYTES)
         .min(layout::MAX_SECTION_BYTES)
-}
-
-fn tensor_error(
-    entry: &TensorEntry,
-    property: &'static str,
-    expected: impl Display,
-    found: impl Display,
-) -> HtzError {
-    HtzError::Tensor {
-        tensor: entry.role.to_string(),
-        property,
-        expected: expected.to_string(),
-        found: found.to_string(),
-    }
-}
-
-fn section_error(
-    entry: &SectionEntry,
-    property: &'static str,
-    expected: impl Display,
-    found: impl Display,
-) -> HtzError {
-    HtzError::Section {
-        section: escape_truncated(&entry.name),
-        property,
-        expected: expected.to_string(),
-        found: found.to_string(),
-    }
 }

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::features::is_refinement;
 use super::quality::LONGEST_NUMBER;
-use super::{HtzError, Manifest};
+use super::{HtzError, Manifest, Record};
 
 const MAX_POINTS: usize = 64;
 
@@ -39,13 +39,6 @@ impl ActiveFractionPoint {
 /// Checks that the points fit the artifact and range from base only to all refinements.
 pub(super) fn check_points(manifest: &Manifest) -> Result<(), HtzError> {
     let points = &manifest.dial;
-    let fault = |property: &str, expected: String, found: String| {
-        Err(HtzError::ActiveFraction {
-            property: property.to_owned(),
-            expected,
-            found,
-        })
-    };
     let (Some(first), Some(last)) = (points.first(), points.last()) else {
         return Ok(());
     };
@@ -56,47 +49,37 @@ pub(super) fn check_points(manifest: &Manifest) -> Result<(), HtzError> {
             0 => "none without refinements".to_owned(),
             _ => format!("at most {MAX_POINTS}"),
         };
-        return fault("number of points", expected, points.len().to_string());
+        return Err(Record::ActiveFraction.error("number of points", expected, points.len()));
     }
     if (first.refinements, last.refinements) != (0, refined) {
         let found = format!("{} and {}", first.refinements, last.refinements);
         let expected = format!("0 and {refined}");
-        return fault(
-            "refinements of the first and the last point",
-            expected,
-            found,
-        );
+        let property = "refinements of the first and the last point";
+        return Err(Record::ActiveFraction.error(property, expected, found));
     }
     for (before, after) in points.iter().zip(&points[1..]) {
         if before.refinements >= after.refinements || before.bytes >= after.bytes {
             let found = format!("{} behind {}", after.refinements, before.refinements);
-            return fault(
-                "refinements of a point",
-                "more than before, and more bytes".to_owned(),
-                found,
-            );
+            let expected = "more than before, and more bytes";
+            return Err(Record::ActiveFraction.error("refinements of a point", expected, found));
         }
     }
     for point in points {
         let expected = point.bytes as f64 / last.bytes.max(1) as f64;
         if (point.fraction - expected).abs() > 1e-6 {
-            return fault("fraction", expected.to_string(), point.fraction.to_string());
+            return Err(Record::ActiveFraction.error("fraction", expected, point.fraction));
         }
-        let is_measured = point.kl.is_finite() && point.kl >= 0.0;
-        if !is_measured {
-            return fault(
+        if !(point.kl.is_finite() && point.kl >= 0.0) {
+            return Err(Record::ActiveFraction.error(
                 "kl",
-                "a finite number, not negative".to_owned(),
-                point.kl.to_string(),
-            );
+                "a finite number, not negative",
+                point.kl,
+            ));
         }
         let ratio = point.perplexity_ratio;
         if !(ratio.is_finite() && ratio > 0.0) {
-            return fault(
-                "perplexity_ratio",
-                "a finite number above zero".to_owned(),
-                ratio.to_string(),
-            );
+            let expected = "a finite number above zero";
+            return Err(Record::ActiveFraction.error("perplexity_ratio", expected, ratio));
         }
     }
     Ok(())

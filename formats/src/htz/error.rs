@@ -1,15 +1,19 @@
 //! Errors of reading and writing artifacts.
 
+use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::{Digest, FORMAT_MAJOR, MAX_MANIFEST_BYTES};
-use crate::map::MapError;
+use super::{Digest, FORMAT_MAJOR, MAX_MANIFEST_BYTES, SectionEntry, TensorEntry};
+use crate::CodecError;
+use crate::escape::escape_truncated;
+use crate::learnt::VERSION;
+use crate::limits::MAX_TRAINED_DRAFT_BYTES;
 use crate::model::HyperError;
+use crate::open::OpenError;
 use crate::vocab::VocabularyError;
-use crate::wire::WireError;
 
-/// Error returned when an artifact is rejected or cannot be written.
+/// Error returned when an artifact or a file of a trained draft is rejected or cannot be written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HtzError {
@@ -27,19 +31,9 @@ pub enum HtzError {
         /// First bytes, escaped.
         found: String,
     },
-    /// The file ends within the header.
+    /// The bytes end too early, or a text in them is not UTF-8.
     #[error(transparent)]
-    Truncated(#[from] WireError),
-    /// The header does not match its digest.
-    #[error(
-        "the header is damaged: its digest is {found}, it should be {expected}; copy the file again"
-    )]
-    HeaderDigest {
-        /// Stored digest.
-        expected: Digest,
-        /// Computed digest.
-        found: Digest,
-    },
+    Truncated(#[from] CodecError),
     /// The major version is not supported.
     #[error(
         "format {found}.x is not supported, only 1.x and {FORMAT_MAJOR}.x; use the release of htc \
@@ -68,16 +62,6 @@ pub enum HtzError {
         expected: u64,
         /// Bytes found.
         found: u64,
-    },
-    /// The manifest does not match its digest.
-    #[error(
-        "the manifest is damaged: its digest is {found}, it should be {expected}; copy the file again"
-    )]
-    ManifestDigest {
-        /// Stored digest.
-        expected: Digest,
-        /// Computed digest.
-        found: Digest,
     },
     /// The manifest is not valid JSON for its schema.
     #[error("the manifest cannot be read: {detail}; make the artifact again")]
@@ -122,79 +106,13 @@ pub enum HtzError {
         /// Role found.
         found: String,
     },
-    /// A property of a tensor is inconsistent.
-    #[error("tensor {tensor}: {property} is {found}, expected {expected}")]
-    Tensor {
-        /// Role of the tensor.
-        tensor: String,
-        /// Name of the property.
-        property: &'static str,
-        /// Expected value.
-        expected: String,
-        /// Value found.
-        found: String,
-    },
-    /// A property of a section is invalid.
-    #[error("section {section:?}: {property} is {found}, expected {expected}")]
-    Section {
-        /// Name of the section.
-        section: String,
-        /// Name of the property.
-        property: &'static str,
-        /// Expected value.
-        expected: String,
-        /// Value found.
-        found: String,
-    },
-    /// The plan contradicts the tensors.
-    #[error("plan, {record}: {property} is {found}, expected {expected}")]
-    Plan {
-        /// The record, for example `blk.3.attn_q`.
-        record: String,
-        /// Name of the property.
-        property: &'static str,
-        /// Expected value.
-        expected: String,
-        /// Value found.
-        found: String,
-    },
-    /// The geometry record is invalid or contradicts the tensors.
-    #[error("geometry, {place}: {property} is {found}, expected {expected}")]
-    Geometry {
-        /// The record, for example `blk.3.attn_q`.
-        place: String,
-        /// Name of the property.
-        property: &'static str,
-        /// Expected value.
-        expected: String,
-        /// Value found.
-        found: String,
-    },
-    /// The provenance is invalid.
-    #[error("provenance: {property} is {found}, expected {expected}")]
-    Provenance {
+    /// A property of a record is invalid or contradicts the rest of the artifact.
+    #[error("{record}: {property} is {found}, expected {expected}")]
+    Property {
+        /// The record.
+        record: Record,
         /// Name of the property, for example `treatment.shrinkage`.
         property: &'static str,
-        /// Expected value.
-        expected: String,
-        /// Value found.
-        found: String,
-    },
-    /// The quality record is invalid.
-    #[error("quality: {property} is {found}, expected {expected}")]
-    Quality {
-        /// Name of the property, for example `kl.interval`.
-        property: String,
-        /// Expected value.
-        expected: String,
-        /// Value found.
-        found: String,
-    },
-    /// The active-fraction points do not fit the artifact.
-    #[error("dial: {property} is {found}, expected {expected}")]
-    ActiveFraction {
-        /// Name of the property.
-        property: String,
         /// Expected value.
         expected: String,
         /// Value found.
@@ -206,12 +124,12 @@ pub enum HtzError {
         /// The error.
         fault: Box<HtzError>,
     },
-    /// A tensor or section does not match its digest.
+    /// The header, the manifest, a tensor or a section does not match its digest.
     #[error(
         "{item} is damaged: its digest is {found}, it should be {expected}; copy the file again"
     )]
-    ItemDigest {
-        /// The item: `tensor blk.0.attn_q.weight`, `section tokenizer`.
+    Digest {
+        /// The item: `the header`, `tensor blk.0.attn_q.weight`, `section tokenizer`.
         item: String,
         /// Digest in the manifest.
         expected: Digest,
@@ -256,6 +174,27 @@ pub enum HtzError {
         /// Bytes needed.
         needed: u64,
     },
+    /// The file is not one of a trained draft.
+    #[error("not a file of what a draft learnt; give another, or remove it to begin anew")]
+    NotTrainedDraft,
+    /// The version of a file of a trained draft is not supported.
+    #[error("version {found} of what a draft learnt, expected {VERSION}; remove it to begin anew")]
+    TrainedDraftVersion {
+        /// Version of the file.
+        found: u16,
+    },
+    /// A file of a trained draft is too large.
+    #[error("{found} bytes, expected at most {MAX_TRAINED_DRAFT_BYTES}")]
+    TrainedDraftTooLarge {
+        /// Bytes of the file.
+        found: u64,
+    },
+    /// The content of a file of a trained draft is invalid.
+    #[error("the file is damaged: {damage}; remove it to begin anew")]
+    DamagedTrainedDraft {
+        /// Description of the error.
+        damage: String,
+    },
     /// The file already exists.
     #[error("{} exists already; choose another name or allow overwriting", path.display())]
     Exists {
@@ -294,7 +233,7 @@ pub enum HtzError {
     },
     /// The file cannot be mapped.
     #[error(transparent)]
-    Map(#[from] MapError),
+    Map(#[from] OpenError),
     /// Any other failure of the system.
     #[error("cannot {action} {}: {source}", path.display())]
     Io {
@@ -305,6 +244,92 @@ pub enum HtzError {
         /// System error.
         source: io::Error,
     },
+}
+
+/// Record of an artifact in which an error was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Record {
+    /// The tensor with this role.
+    Tensor(String),
+    /// The section with this name.
+    Section(String),
+    /// This record of the plan, for example `blk.3.attn_q`.
+    Plan(String),
+    /// This record of the geometry, for example `blk.3.attn_q`.
+    Geometry(String),
+    /// The compiled kernels.
+    Kernels,
+    /// The provenance.
+    Provenance,
+    /// The quality.
+    Quality,
+    /// The active-fraction points.
+    ActiveFraction,
+}
+
+impl fmt::Display for Record {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Record::Tensor(role) => write!(f, "tensor {role}"),
+            Record::Section(name) => write!(f, "section {name:?}"),
+            Record::Plan(place) => write!(f, "plan, {place}"),
+            Record::Geometry(place) => write!(f, "geometry, {place}"),
+            Record::Kernels => f.write_str("compiled kernels"),
+            Record::Provenance => f.write_str("provenance"),
+            Record::Quality => f.write_str("quality"),
+            Record::ActiveFraction => f.write_str("dial"),
+        }
+    }
+}
+
+impl Record {
+    pub(super) fn error(
+        &self,
+        property: &'static str,
+        expected: impl ToString,
+        found: impl ToString,
+    ) -> HtzError {
+        HtzError::Property {
+            record: self.clone(),
+            property,
+            expected: expected.to_string(),
+            found: found.to_string(),
+        }
+    }
+
+    pub(super) fn expect_equal<T: PartialEq + ToString>(
+        &self,
+        property: &'static str,
+        expected: T,
+        found: T,
+    ) -> Result<(), HtzError> {
+        if expected == found {
+            return Ok(());
+        }
+        Err(self.error(property, expected, found))
+    }
+}
+
+impl TensorEntry {
+    pub(super) fn error(
+        &self,
+        property: &'static str,
+        expected: impl ToString,
+        found: impl ToString,
+    ) -> HtzError {
+        Record::Tensor(self.role.to_string()).error(property, expected, found)
+    }
+}
+
+impl SectionEntry {
+    pub(super) fn error(
+        &self,
+        property: &'static str,
+        expected: impl ToString,
+        found: impl ToString,
+    ) -> HtzError {
+        Record::Section(escape_truncated(&self.name)).error(property, expected, found)
+    }
 }
 
 impl HtzError {

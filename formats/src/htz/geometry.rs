@@ -1,8 +1,6 @@
-use std::fmt::Display;
-
 use serde::{Deserialize, Serialize};
 
-use super::HtzError;
+use super::{HtzError, Record};
 use crate::model::{HyperParameters, MatrixId};
 
 /// Stored spectra against which a probe compares.
@@ -50,16 +48,7 @@ pub enum DepthSinkOrigin {
     Asked,
 }
 
-impl DepthSinkOrigin {
-    /// Name in the manifest.
-    pub const fn name(self) -> &'static str {
-        match self {
-            DepthSinkOrigin::Measured => "measured",
-            DepthSinkOrigin::Guessed => "guessed",
-            DepthSinkOrigin::Asked => "asked",
-        }
-    }
-}
+crate::names!(DepthSinkOrigin { Measured "measured", Guessed "guessed", Asked "asked" });
 
 /// Spectrum of a stored projection.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -83,44 +72,21 @@ pub(super) fn check(
     let layer = record.depth_sink.layer;
     if layer >= hyper.layers {
         let expected = format!("below {}", hyper.layers);
-        return Err(fault("depth sink", "layer", expected, layer));
+        return Err(Record::Geometry("depth sink".to_owned()).error("layer", expected, layer));
     }
-    if record.spectra.len() != stored.len() {
-        let (expected, found) = (stored.len(), record.spectra.len());
-        return Err(fault("the whole", "number of spectra", expected, found));
-    }
+    let whole = Record::Geometry("the whole".to_owned());
+    whole.expect_equal("number of spectra", stored.len(), record.spectra.len())?;
     for (spectrum, (id, components)) in record.spectra.iter().zip(stored) {
-        let place = id.to_string();
-        let refuse = |property, expected: &dyn Display, found: &dyn Display| {
-            Err(fault(&place, property, expected, found))
-        };
-        if spectrum.id != id {
-            return refuse("id", &id, &spectrum.id);
-        }
-        if spectrum.components != components {
-            return refuse("number of components", &components, &spectrum.components);
-        }
+        let place = Record::Geometry(id.to_string());
+        place.expect_equal("id", id, spectrum.id)?;
+        place.expect_equal("number of components", components, spectrum.components)?;
         for (property, value) in [("largest", spectrum.largest), ("energy", spectrum.energy)] {
             if !(value.is_finite() && value >= 0.0) {
-                return refuse(property, &"a finite number, not negative", &value);
+                return Err(place.error(property, "a finite number, not negative", value));
             }
         }
     }
     Ok(())
-}
-
-fn fault(
-    place: &str,
-    property: &'static str,
-    expected: impl Display,
-    found: impl Display,
-) -> HtzError {
-    HtzError::Geometry {
-        place: place.to_owned(),
-        property,
-        expected: expected.to_string(),
-        found: found.to_string(),
-    }
 }
 
 #[cfg(test)]

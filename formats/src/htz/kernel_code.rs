@@ -3,8 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::Digest;
-use crate::wire::{self, Cursor, WireError};
+use super::{Digest, HtzError, Record};
+use crate::wire::{self, Cursor};
 
 const VERSION: u32 = 1;
 
@@ -93,24 +93,6 @@ pub struct KernelCode {
     pub images: Vec<CodeImage>,
 }
 
-/// Error returned when bytes are no valid record.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum KernelCodeError {
-    /// The record is truncated, or a text is not UTF-8.
-    #[error("compiled kernels: {0}")]
-    Wire(#[from] WireError),
-    /// A number is out of range.
-    #[error("compiled kernels: {property} is {found}, expected {expected}")]
-    Number {
-        /// Name of the property.
-        property: &'static str,
-        /// Expected value.
-        expected: String,
-        /// Value found.
-        found: u64,
-    },
-}
-
 impl KernelCode {
     /// Returns the architectures with code, sorted, without duplicates.
     pub fn architectures(&self) -> Vec<GpuArchitecture> {
@@ -147,16 +129,11 @@ impl KernelCode {
     }
 
     /// Parses a record that takes up all bytes.
-    pub fn parse(bytes: &[u8]) -> Result<KernelCode, KernelCodeError> {
-        let number = |property, expected: &dyn fmt::Display, found| KernelCodeError::Number {
-            property,
-            expected: expected.to_string(),
-            found,
-        };
+    pub fn parse(bytes: &[u8]) -> Result<KernelCode, HtzError> {
         let mut cursor = Cursor::new(bytes);
         let version = cursor.u32()?;
         if version != VERSION {
-            return Err(number("version", &VERSION, version.into()));
+            return Err(Record::Kernels.error("version", VERSION, version));
         }
         let sources = Digest(cursor.array()?);
         let length = cursor.u32()?;
@@ -164,7 +141,7 @@ impl KernelCode {
         let count = cursor.u32()?;
         if count > MAX_IMAGES {
             let expected = format!("at most {MAX_IMAGES}");
-            return Err(number("the number of images", &expected, count.into()));
+            return Err(Record::Kernels.error("the number of images", expected, count));
         }
         // The stated count may be wrong.
         let mut images = Vec::new();
@@ -173,7 +150,9 @@ impl KernelCode {
             let form = match form {
                 0 => CodeFormat::Cubin,
                 1 => CodeFormat::Ptx,
-                other => return Err(number("the form of an image", &"0 or 1", other.into())),
+                other => {
+                    return Err(Record::Kernels.error("the form of an image", "0 or 1", other));
+                }
             };
             let length = cursor.u32()?;
             let unit = cursor.str(length.into())?.to_owned();
@@ -186,8 +165,11 @@ impl KernelCode {
             });
         }
         if cursor.remaining() > 0 {
-            let found = cursor.remaining() as u64;
-            return Err(number("the number of bytes behind it", &0, found));
+            return Err(Record::Kernels.error(
+                "the number of bytes behind it",
+                0,
+                cursor.remaining(),
+            ));
         }
         Ok(KernelCode {
             sources,

@@ -1,5 +1,6 @@
 //! Constants of the format, and the fixed header.
 
+use super::reader::verify;
 use super::{Digest, HtzError};
 use crate::wire::{self, Cursor};
 
@@ -83,10 +84,7 @@ impl Header {
         let mut cursor = Cursor::new(file);
         let covered = cursor.array::<DIGESTED_BYTES>()?;
         let expected = Digest(cursor.array()?);
-        let found = Digest::of_bytes(&covered);
-        if expected != found {
-            return Err(HtzError::HeaderDigest { expected, found });
-        }
+        verify("the header", &covered, expected)?;
         let refuse = |field, expected: String, found| {
             Err(HtzError::Header {
                 field,

@@ -21,9 +21,9 @@ mod writer;
 pub use crate::model::Form;
 pub use dial::ActiveFractionPoint;
 pub use digest::{Digest, Hasher};
-pub use error::HtzError;
+pub use error::{HtzError, Record};
 pub use geometry::{DepthSinkOrigin, DepthSinkRecord, GeometryRecord, SpectrumRecord};
-pub use kernel_code::{CodeFormat, CodeImage, GpuArchitecture, KernelCode, KernelCodeError};
+pub use kernel_code::{CodeFormat, CodeImage, GpuArchitecture, KernelCode};
 pub use layout::{
     ALIGNMENT, FORMAT_MAJOR, FORMAT_MINOR, HEADER_BYTES, KERNELS, MAGIC, MAX_MANIFEST_1_BYTES,
     MAX_MANIFEST_BYTES, MAX_SECTION_BYTES, MAX_SECTION_EXPANSION, TOKENIZER,

@@ -6,7 +6,7 @@ use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
-use super::{Digest, HtzError};
+use super::{Digest, HtzError, Record};
 use crate::bounded_json;
 use crate::limits::{MAX_CONTEXT, MAX_VALUES_OF_QUALITY};
 
@@ -92,6 +92,15 @@ impl QualityRecord {
     }
 }
 
+/// Names of a measurement and its properties in errors.
+const KL: [&str; 4] = ["kl", "kl.value", "kl.stderr", "kl.interval"];
+const PERPLEXITY_RATIO: [&str; 4] = [
+    "perplexity_ratio",
+    "perplexity_ratio.value",
+    "perplexity_ratio.stderr",
+    "perplexity_ratio.interval",
+];
+
 pub(super) fn check_record(record: &QualityRecord) -> Result<(), HtzError> {
     let QualityRecord {
         text_sha256: _,
@@ -106,11 +115,7 @@ pub(super) fn check_record(record: &QualityRecord) -> Result<(), HtzError> {
     } = record;
     if protocol.is_empty() || protocol.len() > MAX_PROTOCOL_BYTES {
         let expected = format!("1 to {MAX_PROTOCOL_BYTES} bytes");
-        return Err(quality_error(
-            "length of protocol",
-            expected,
-            protocol.len(),
-        ));
+        return Err(Record::Quality.error("length of protocol", expected, protocol.len()));
     }
     for (property, most, found) in [
         ("context", MAX_CONTEXT as u64, *context),
@@ -118,12 +123,12 @@ pub(super) fn check_record(record: &QualityRecord) -> Result<(), HtzError> {
         ("tokens", windows.saturating_mul(*context), *tokens),
     ] {
         if !(1..=most).contains(&found) {
-            return Err(quality_error(property, format!("1 to {most}"), found));
+            return Err(Record::Quality.error(property, format!("1 to {most}"), found));
         }
     }
-    kl.check("kl", |value| value >= 0.0, "not negative", *windows)?;
+    kl.check(KL, |value| value >= 0.0, "not negative", *windows)?;
     perplexity_ratio.check(
-        "perplexity_ratio",
+        PERPLEXITY_RATIO,
         |value| value > 0.0,
         "above zero",
         *windows,
@@ -133,7 +138,7 @@ pub(super) fn check_record(record: &QualityRecord) -> Result<(), HtzError> {
 impl Measurement {
     fn check(
         &self,
-        name: &str,
+        [name, value_name, stderr_name, interval_name]: [&'static str; 4],
         is_possible: impl Fn(f64) -> bool,
         which: &str,
         windows: u64,
@@ -145,18 +150,18 @@ impl Measurement {
         } = *self;
         if !(value.is_finite() && is_possible(value)) {
             let expected = format!("a finite number, {which}");
-            return Err(quality_error(format!("{name}.value"), expected, value));
+            return Err(Record::Quality.error(value_name, expected, value));
         }
         if let Some(error) = stderr.filter(|error| !(error.is_finite() && *error >= 0.0)) {
             let expected = "a finite number, not negative";
-            return Err(quality_error(format!("{name}.stderr"), expected, error));
+            return Err(Record::Quality.error(stderr_name, expected, error));
         }
         if let Some((low, high)) = interval {
             let is_around = low.is_finite() && high.is_finite() && low <= value && value <= high;
             if !is_around {
                 let expected = format!("two finite ends around {value}, the lower first");
                 let found = format!("{low} to {high}");
-                return Err(quality_error(format!("{name}.interval"), expected, found));
+                return Err(Record::Quality.error(interval_name, expected, found));
             }
         }
         let (is_told, is_known) = (stderr.is_some(), interval.is_some());
@@ -167,17 +172,9 @@ impl Measurement {
                 (false, true) => "an interval alone".to_owned(),
                 _ => format!("both, of {windows} window"),
             };
-            return Err(quality_error(name, expected, found));
+            return Err(Record::Quality.error(name, expected, found));
         }
         Ok(())
-    }
-}
-
-fn quality_error(property: impl Display, expected: impl Display, found: impl Display) -> HtzError {
-    HtzError::Quality {
-        property: property.to_string(),
-        expected: expected.to_string(),
-        found: found.to_string(),
     }
 }
 

@@ -1,12 +1,11 @@
 //! Reader of artifacts: validation, access and verification.
 
-use std::fmt;
+use std::fmt::Display;
 use std::ops::{Deref, Range};
 use std::path::Path;
 use std::sync::Arc;
 
-use serde::Deserialize;
-use serde::de::{Deserializer, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 
 use super::layout::{Header, KERNELS, TOKENIZER};
 use super::{
@@ -65,11 +64,7 @@ impl<B: Deref<Target: Deref<Target = [u8]>>> Htz<B> {
         let header = Header::decode(file)?;
         let data_offset = usize::try_from(header.data_offset()).unwrap_or(usize::MAX);
         let text = file.get(super::HEADER_BYTES..data_offset).unwrap_or(&[]);
-        let found = Digest::of_bytes(text);
-        if found != header.manifest_sha256 {
-            let expected = header.manifest_sha256;
-            return Err(HtzError::ManifestDigest { expected, found });
-        }
+        verify("the manifest", text, header.manifest_sha256)?;
         let manifest = parse_manifest(text, &header)?;
         check::check_contents(&manifest)?;
         let end = check::check_layout(&manifest, header.data_offset())?;
@@ -124,7 +119,7 @@ impl<B: Deref<Target: Deref<Target = [u8]>>> Htz<B> {
     /// Verifies the digest of a section and decodes it.
     ///
     /// # Errors
-    /// [`HtzError::ItemDigest`], [`HtzError::Section`].
+    /// [`HtzError::Digest`], [`HtzError::Property`].
     pub fn section(&self, entry: &SectionEntry) -> Result<Vec<u8>, HtzError> {
         self.verify_section(entry)?;
         section::decode(entry, self.section_bytes(entry))
@@ -153,33 +148,19 @@ impl<B: Deref<Target: Deref<Target = [u8]>>> Htz<B> {
     /// Compares a tensor of this artifact with its digest.
     ///
     /// # Errors
-    /// [`HtzError::ItemDigest`].
+    /// [`HtzError::Digest`].
     pub fn verify_tensor(&self, entry: &TensorEntry) -> Result<(), HtzError> {
-        let found = Digest::of_bytes(self.tensor_bytes(entry));
-        if found == entry.sha256 {
-            return Ok(());
-        }
-        Err(HtzError::ItemDigest {
-            item: format!("tensor {}", entry.role),
-            expected: entry.sha256,
-            found,
-        })
+        let item = format_args!("tensor {}", entry.role);
+        verify(item, self.tensor_bytes(entry), entry.sha256)
     }
 
     /// Compares a section of this artifact with its digest.
     ///
     /// # Errors
-    /// [`HtzError::ItemDigest`].
+    /// [`HtzError::Digest`].
     pub fn verify_section(&self, entry: &SectionEntry) -> Result<(), HtzError> {
-        let found = Digest::of_bytes(self.section_bytes(entry));
-        if found == entry.sha256 {
-            return Ok(());
-        }
-        Err(HtzError::ItemDigest {
-            item: format!("section {}", escape_truncated(&entry.name)),
-            expected: entry.sha256,
-            found,
-        })
+        let item = format!("section {}", escape_truncated(&entry.name));
+        verify(item, self.section_bytes(entry), entry.sha256)
     }
 
     /// Checks that all padding bytes are zero.
@@ -208,7 +189,7 @@ impl<B: Deref<Target: Deref<Target = [u8]>>> Htz<B> {
     /// `progress` receives every item, damaged or not; the first error is returned.
     ///
     /// # Errors
-    /// [`HtzError::ItemDigest`] or [`HtzError::Padding`].
+    /// [`HtzError::Digest`] or [`HtzError::Padding`].
     pub fn verify_all(&self, mut progress: impl FnMut(VerifiedItem<'_>)) -> Result<(), HtzError> {
         let mut first = Ok(());
         let mut report = |item: String, bytes: u64, result: Result<(), HtzError>| {
@@ -249,6 +230,18 @@ pub struct VerifiedItem<'a> {
     pub error: Option<&'a HtzError>,
 }
 
+pub(super) fn verify(item: impl Display, bytes: &[u8], expected: Digest) -> Result<(), HtzError> {
+    let found = Digest::of_bytes(bytes);
+    if found == expected {
+        return Ok(());
+    }
+    Err(HtzError::Digest {
+        item: item.to_string(),
+        expected,
+        found,
+    })
+}
+
 /// Parses the manifest. The bytes of the file bound the column groups that it describes: a short
 /// text can stand for many, and each has a byte at least.
 fn parse_manifest(text: &[u8], header: &Header) -> Result<Manifest, HtzError> {
@@ -263,7 +256,7 @@ fn parse_manifest(text: &[u8], header: &Header) -> Result<Manifest, HtzError> {
         name: String,
         required: bool,
     }
-    let syntax = |error: &dyn std::fmt::Display| HtzError::ManifestSyntax {
+    let syntax = |error: &dyn Display| HtzError::ManifestSyntax {
         detail: escape_truncated(&error.to_string()),
     };
     // So that skipped keys are checked too.
@@ -297,41 +290,20 @@ fn parse_manifest(text: &[u8], header: &Header) -> Result<Manifest, HtzError> {
 fn count_column_groups(manifest: &str) -> serde_json::Result<usize> {
     #[derive(Deserialize)]
     struct Groups {
-        tensors: GroupsOfTensors,
+        #[serde(deserialize_with = "sum_column_groups")]
+        tensors: usize,
     }
-    let Groups { tensors } = serde_json::from_str(manifest)?;
-    Ok(tensors.0)
+    Ok(serde_json::from_str::<Groups>(manifest)?.tensors)
 }
 
-/// Number of column groups of a list of tensors.
-struct GroupsOfTensors(usize);
-
-impl<'de> Deserialize<'de> for GroupsOfTensors {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        #[derive(Deserialize)]
-        struct Tensor {
-            codes: Option<String>,
-        }
-
-        struct TensorsVisitor;
-
-        impl<'de> Visitor<'de> for TensorsVisitor {
-            type Value = GroupsOfTensors;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a list of tensors")
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, mut tensors: A) -> Result<Self::Value, A::Error> {
-                let mut groups: usize = 0;
-                while let Some(Tensor { codes }) = tensors.next_element()? {
-                    let of_tensor = codes.map_or(0, |codes| bands::count_groups(&codes));
-                    groups = groups.saturating_add(of_tensor);
-                }
-                Ok(GroupsOfTensors(groups))
-            }
-        }
-
-        deserializer.deserialize_seq(TensorsVisitor)
+fn sum_column_groups<'de, D: Deserializer<'de>>(tensors: D) -> Result<usize, D::Error> {
+    #[derive(Deserialize)]
+    struct Tensor {
+        codes: Option<String>,
     }
+    bounded_json::fold(tensors, 0_usize, |groups, Tensor { codes }| {
+        let of_tensor = codes.map_or(0, |codes| bands::count_groups(&codes));
+        *groups = groups.saturating_add(of_tensor);
+        Ok(())
+    })
 }

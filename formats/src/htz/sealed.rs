@@ -140,8 +140,8 @@ impl Manifest {
         self.sections.get(first..).unwrap_or_default()
     }
 
-    /// Returns offset and length of each source tensor in the file; empty without a source.
-    pub(super) fn source_ranges(&self) -> Result<Vec<(u64, u64)>, HtzError> {
+    /// Returns the offset of each source tensor in the file; empty without a source.
+    pub(super) fn source_offsets(&self) -> Result<Vec<u64>, HtzError> {
         let Some(record) = &self.source else {
             return Ok(Vec::new());
         };
@@ -167,12 +167,8 @@ impl Manifest {
                 };
                 if found.name != expected || found.encoding != Encoding::Raw {
                     let found = format!("{:?}", found.name);
-                    return Err(fault(
-                        tensor,
-                        "section",
-                        format!("{expected:?}, raw"),
-                        found,
-                    ));
+                    let expected = format!("{expected:?}, raw");
+                    return Err(fault(tensor, "section", expected, found));
                 }
                 if found.length != length {
                     return Err(fault(tensor, "length of a section", length, found.length));
@@ -181,16 +177,13 @@ impl Manifest {
                     offset = found.offset;
                 }
             }
-            places.push((offset, tensor.entry().length));
+            places.push(offset);
         }
         match sections.next() {
             None => Ok(places),
-            Some(entry) => Err(HtzError::Section {
-                section: crate::escape::escape_truncated(&entry.name),
-                property: "place",
-                expected: "none behind the source's tensors".to_owned(),
-                found: "behind them".to_owned(),
-            }),
+            Some(entry) => {
+                Err(entry.error("place", "none behind the source's tensors", "behind them"))
+            }
         }
     }
 
@@ -216,7 +209,7 @@ impl Manifest {
                 return Err(HtzError::FeatureNotRequired { feature });
             }
         }
-        self.source_ranges().map(|_| ())
+        self.source_offsets().map(|_| ())
     }
 }
 
@@ -256,11 +249,6 @@ fn fault(
     found: impl Display,
 ) -> HtzError {
     HtzError::Source {
-        fault: Box::new(HtzError::Tensor {
-            tensor: tensor.role.to_string(),
-            property,
-            expected: expected.to_string(),
-            found: found.to_string(),
-        }),
+        fault: Box::new(tensor.entry().error(property, expected, found)),
     }
 }

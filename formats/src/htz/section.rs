@@ -1,15 +1,15 @@
 //! Sections: data other than tensors, encoded and decoded within bounds.
 
-use std::fmt;
 use std::io::Read as _;
 
 use serde::Deserialize;
-use serde::de::{Deserializer, IgnoredAny, SeqAccess, Visitor};
+use serde::de::{Deserializer, IgnoredAny};
 
 use super::check::max_decoded_length;
 use super::features::VOCABULARY;
 use super::layout::{KERNELS, MAX_SECTION_BYTES, TOKENIZER};
-use super::{Digest, Encoding, HtzError, KernelCode, SectionEntry};
+use super::{Digest, Encoding, HtzError, KernelCode, Record, SectionEntry};
+use crate::bounded_json;
 use crate::escape::escape_truncated;
 use crate::limits::{MAX_MERGES, MAX_VOCABULARY};
 use crate::vocab::{Vocabulary, VocabularyError};
@@ -27,25 +27,17 @@ impl Section {
     /// Creates a section of `data`, compressed if that makes it smaller.
     ///
     /// # Errors
-    /// [`HtzError::Section`] for more than [`MAX_SECTION_BYTES`].
+    /// [`HtzError::Property`] for more than [`MAX_SECTION_BYTES`].
     pub fn new(name: &str, required: bool, data: &[u8]) -> Result<Section, HtzError> {
         let decoded_length = data.len() as u64;
-        let failed = |property, expected: String, found: String| HtzError::Section {
-            section: escape_truncated(name),
-            property,
-            expected,
-            found,
-        };
+        let record = Record::Section(escape_truncated(name));
         if decoded_length > MAX_SECTION_BYTES {
             let expected = format!("at most {MAX_SECTION_BYTES}");
-            return Err(failed("length", expected, decoded_length.to_string()));
+            return Err(record.error("length", expected, decoded_length));
         }
         let frame = zstd::bulk::compress(data, ZSTD_LEVEL).map_err(|error| {
-            failed(
-                "compression",
-                "success".to_owned(),
-                escape_truncated(&error.to_string()),
-            )
+            let found = escape_truncated(&error.to_string());
+            record.error("compression", "success", found)
         })?;
         let length = frame.len() as u64;
         let (encoding, bytes) =
@@ -90,20 +82,12 @@ impl Section {
 }
 
 pub(super) fn decode(entry: &SectionEntry, bytes: &[u8]) -> Result<Vec<u8>, HtzError> {
-    let failed = |expected: String, found: String| HtzError::Section {
-        section: escape_truncated(&entry.name),
-        property: "content",
-        expected,
-        found,
-    };
     match entry.encoding {
         Encoding::Raw => Ok(bytes.to_vec()),
         Encoding::Zstd => {
             let broken = |error: std::io::Error| {
-                failed(
-                    "one zstd frame".to_owned(),
-                    escape_truncated(&error.to_string()),
-                )
+                let found = escape_truncated(&error.to_string());
+                entry.error("content", "one zstd frame", found)
             };
             let mut rest = bytes;
             let mut data = Vec::new();
@@ -127,11 +111,12 @@ pub(super) fn decode(entry: &SectionEntry, bytes: &[u8]) -> Result<Vec<u8>, HtzE
                     length if length > entry.decoded_length => "more".to_owned(),
                     length => length.to_string(),
                 };
-                return Err(failed(format!("{} bytes", entry.decoded_length), found));
+                let expected = format!("{} bytes", entry.decoded_length);
+                return Err(entry.error("content", expected, found));
             }
             if !rest.is_empty() {
                 let found = format!("{} bytes behind it", rest.len());
-                return Err(failed("one zstd frame".to_owned(), found));
+                return Err(entry.error("content", "one zstd frame", found));
             }
             Ok(data)
         }
@@ -176,11 +161,9 @@ pub(super) fn parse_vocabulary(
 }
 
 pub(super) fn parse_kernels(data: &[u8]) -> Result<KernelCode, HtzError> {
-    KernelCode::parse(data).map_err(|error| HtzError::Section {
-        section: KERNELS.to_owned(),
-        property: "content",
-        expected: "compiled kernels".to_owned(),
-        found: escape_truncated(&error.to_string()),
+    KernelCode::parse(data).map_err(|error| {
+        let found = escape_truncated(&error.to_string());
+        Record::Section(KERNELS.to_owned()).error("content", "compiled kernels", found)
     })
 }
 
@@ -217,12 +200,10 @@ impl VocabularyCounts {
             ("strip_after", strip_after, MAX_VOCABULARY),
         ] {
             if count.0 > most {
-                return Err(HtzError::Section {
-                    section: TOKENIZER.to_owned(),
-                    property,
-                    expected: format!("at most {most}"),
-                    found: count.0.to_string(),
-                });
+                let expected = format!("at most {most}");
+                return Err(
+                    Record::Section(TOKENIZER.to_owned()).error(property, expected, count.0)
+                );
             }
         }
         Ok(())
@@ -234,35 +215,17 @@ struct ListLength(usize);
 
 impl<'de> Deserialize<'de> for ListLength {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Reader;
-
-        impl<'de> Visitor<'de> for Reader {
-            type Value = ListLength;
-
-            fn expecting(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
-                formatter.write_str("a list")
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<ListLength, A::Error> {
-                let mut count = 0;
-                while list.next_element::<IgnoredAny>()?.is_some() {
-                    count += 1;
-                }
-                Ok(ListLength(count))
-            }
-        }
-
-        deserializer.deserialize_seq(Reader)
+        let count = |count: &mut usize, _: IgnoredAny| {
+            *count += 1;
+            Ok(())
+        };
+        bounded_json::fold(deserializer, 0, count).map(ListLength)
     }
 }
 
 fn syntax(error: serde_json::Error) -> HtzError {
-    HtzError::Section {
-        section: TOKENIZER.to_owned(),
-        property: "content",
-        expected: "a vocabulary".to_owned(),
-        found: escape_truncated(&error.to_string()),
-    }
+    let found = escape_truncated(&error.to_string());
+    Record::Section(TOKENIZER.to_owned()).error("content", "a vocabulary", found)
 }
 
 #[cfg(test)]

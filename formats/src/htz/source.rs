@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use super::{Htz, HtzError, KernelCode};
+use super::{Htz, HtzError, KernelCode, TensorEntry};
 use crate::source::{Container, ModelFile, ModelTensor, Place, SourceError};
 
 impl ModelFile {
@@ -33,18 +33,7 @@ impl ModelFile {
             tensors: manifest
                 .tensors
                 .iter()
-                .map(|entry| ModelTensor {
-                    name: entry.name.clone(),
-                    role: entry.role,
-                    dtype: entry.dtype,
-                    rows: entry.rows as usize,
-                    cols: entry.cols as usize,
-                    codes: entry.codes.clone(),
-                    place: Place::File {
-                        index: 0,
-                        range: entry.offset as usize..(entry.offset + entry.length) as usize,
-                    },
-                })
+                .map(|entry| model_tensor(entry, entry.offset))
                 .collect(),
         })
     }
@@ -61,20 +50,9 @@ impl ModelFile {
         let Some(record) = &manifest.source else {
             return Ok(None);
         };
-        let places = manifest.source_ranges().map_err(in_file)?;
-        let tensors = record.tensors.iter().zip(places);
-        let tensors = tensors.map(|(tensor, (offset, length))| ModelTensor {
-            name: tensor.name.clone(),
-            role: tensor.role,
-            dtype: tensor.dtype,
-            rows: tensor.rows as usize,
-            cols: tensor.cols as usize,
-            codes: None,
-            place: Place::File {
-                index: 0,
-                range: offset as usize..(offset + length) as usize,
-            },
-        });
+        let offsets = manifest.source_offsets().map_err(in_file)?;
+        let tensors = record.tensors.iter().zip(offsets);
+        let tensors = tensors.map(|(tensor, offset)| model_tensor(&tensor.entry(), offset));
         Ok(Some(ModelFile {
             path: self.path.clone(),
             files: self.files.clone(),
@@ -95,5 +73,20 @@ impl ModelFile {
         let in_file = |fault: HtzError| fault.in_file(map.path());
         let htz = Htz::parse(Arc::clone(map)).map_err(in_file)?;
         htz.kernels().map_err(in_file)
+    }
+}
+
+fn model_tensor(entry: &TensorEntry, offset: u64) -> ModelTensor {
+    ModelTensor {
+        name: entry.name.clone(),
+        role: entry.role,
+        dtype: entry.dtype,
+        rows: entry.rows as usize,
+        cols: entry.cols as usize,
+        codes: entry.codes.clone(),
+        place: Place::File {
+            index: 0,
+            range: offset as usize..(offset + entry.length) as usize,
+        },
     }
 }

@@ -7,7 +7,8 @@ use super::layout::Header;
 use super::writer::{encode_head, io_error};
 use super::{ActiveFractionPoint, Htz, HtzError, HtzWriter, Manifest, QualityRecord};
 use crate::folder::Folder;
-use crate::map::{MapError, MappedFile};
+use crate::map::MappedFile;
+use crate::open::OpenError;
 
 impl HtzWriter {
     /// Writes the quality measured on the complete artifact `name` of a private folder into the
@@ -17,7 +18,7 @@ impl HtzWriter {
     /// interruption another writer may [take over](HtzWriter::resume_tensors) the tensors.
     ///
     /// # Errors
-    /// [`HtzError::Quality`], [`HtzError::ManifestSpace`], errors of the artifact and I/O errors.
+    /// [`HtzError::Property`], [`HtzError::ManifestSpace`], errors of the artifact and I/O errors.
     pub fn write_quality(
         folder: &Folder,
         name: &OsStr,
@@ -30,7 +31,7 @@ impl HtzWriter {
     /// [`write_quality`](HtzWriter::write_quality).
     ///
     /// # Errors
-    /// Those of [`write_quality`](HtzWriter::write_quality), and [`HtzError::ActiveFraction`].
+    /// Those of [`write_quality`](HtzWriter::write_quality), and [`HtzError::Property`].
     pub fn write_active_fractions(
         folder: &Folder,
         name: &OsStr,
@@ -48,10 +49,7 @@ fn rewrite_manifest(
     let path = folder.path().join(name);
     let file = folder
         .open_for_reading(name)
-        .map_err(|error| MapError::Io {
-            path: path.clone(),
-            error,
-        })?;
+        .map_err(|error| OpenError::io(&path, error))?;
     let artifact = Htz::from_map(MappedFile::from_file(path.clone(), &file)?)?;
     let header = Header::decode(artifact.map())?;
     let mut manifest = artifact.manifest().clone();

@@ -17,8 +17,9 @@ use super::{
     QualityRecord, SourceRecord, TOKENIZER, TensorEntry, check, features,
 };
 use crate::folder::Folder;
-use crate::map::{MapError, MappedFile};
+use crate::map::MappedFile;
 use crate::model::Role;
+use crate::open::OpenError;
 
 /// Writer of an artifact, tensor by tensor.
 ///
@@ -243,7 +244,7 @@ impl HtzWriter {
     }
 
     /// Maps the unfinished file.
-    pub fn map_unfinished(&self) -> Result<MappedFile, MapError> {
+    pub fn map_unfinished(&self) -> Result<MappedFile, OpenError> {
         MappedFile::from_file(self.temp_path(), &self.file)
     }
 
@@ -265,7 +266,7 @@ impl HtzWriter {
     /// Writes the next tensor, in the order of the draft.
     ///
     /// # Errors
-    /// [`HtzError::OutOfOrder`], [`HtzError::Tensor`] for a wrong number of bytes, and I/O errors.
+    /// [`HtzError::OutOfOrder`], [`HtzError::Property`] for a wrong number of bytes, and I/O errors.
     pub fn write_tensor(&mut self, role: Role, bytes: &[u8]) -> Result<(), HtzError> {
         let entry = match self.manifest.tensors.get_mut(self.next_tensor) {
             Some(entry) if entry.role == role => entry,
@@ -281,12 +282,7 @@ impl HtzWriter {
             }
         };
         if bytes.len() as u64 != entry.length {
-            return Err(HtzError::Tensor {
-                tensor: role.to_string(),
-                property: "length",
-                expected: entry.length.to_string(),
-                found: bytes.len().to_string(),
-            });
+            return Err(entry.error("length", entry.length, bytes.len()));
         }
         entry.sha256 = Digest::of_bytes(bytes);
         let offset = entry.offset;

@@ -180,25 +180,9 @@ pub enum Form {
     Residual,
 }
 
+crate::names!(Form { Dense "dense", LowRank "low_rank", SharedBasis "shared_basis", Residual "residual" });
+
 impl Form {
-    /// All forms.
-    pub const ALL: [Form; 4] = [
-        Form::Dense,
-        Form::LowRank,
-        Form::SharedBasis,
-        Form::Residual,
-    ];
-
-    /// Returns the name used in the manifest.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Form::Dense => "dense",
-            Form::LowRank => "low_rank",
-            Form::SharedBasis => "shared_basis",
-            Form::Residual => "residual",
-        }
-    }
-
     /// Returns the parts that the form stores for each matrix, in the order of execution.
     pub const fn parts(self) -> &'static [Part] {
         match self {

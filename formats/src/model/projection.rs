@@ -282,18 +282,9 @@ pub enum InputGroup {
     GateUp,
 }
 
+crate::names!(InputGroup { Qkv "qkv", GateUp "gate_up" });
+
 impl InputGroup {
-    /// Both groups in the order of execution.
-    pub const ALL: [InputGroup; 2] = [InputGroup::Qkv, InputGroup::GateUp];
-
-    /// Returns the name used in manifests and messages.
-    pub const fn name(self) -> &'static str {
-        match self {
-            InputGroup::Qkv => "qkv",
-            InputGroup::GateUp => "gate_up",
-        }
-    }
-
     /// Returns the name used in roles.
     pub(super) const fn tensor_name(self) -> &'static str {
         match self {
@@ -330,30 +321,9 @@ pub enum Part {
     Bias,
 }
 
+crate::names!(Part { Weight "weight", A "a", B "b", Projected "projected", ResidualA "residual_a", ResidualB "residual_b", Bias "bias" });
+
 impl Part {
-    pub(super) const ALL: [Part; 7] = [
-        Part::Weight,
-        Part::A,
-        Part::B,
-        Part::Projected,
-        Part::ResidualA,
-        Part::ResidualB,
-        Part::Bias,
-    ];
-
-    /// Returns the last word of a role.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Part::Weight => "weight",
-            Part::A => "a",
-            Part::B => "b",
-            Part::Projected => "projected",
-            Part::ResidualA => "residual_a",
-            Part::ResidualB => "residual_b",
-            Part::Bias => "bias",
-        }
-    }
-
     /// Returns the part with a name.
     pub(crate) fn from_name(name: &str) -> Option<Part> {
         Part::ALL.into_iter().find(|part| part.name() == name)

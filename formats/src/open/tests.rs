@@ -4,7 +4,7 @@ use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixListener;
 use std::process::Command;
 
-fn text(file: Result<File, MapError>) -> String {
+fn text(file: Result<File, OpenError>) -> String {
     let mut text = String::new();
     file.unwrap().read_to_string(&mut text).unwrap();
     text
@@ -28,13 +28,13 @@ fn only_regular_files_are_opened() {
             open_inside(folder.path(), name),
             open_stream(&path(name)),
         ] {
-            assert!(matches!(found, Err(MapError::NotAFile { .. })), "{name}");
+            assert!(matches!(found, Err(OpenError::NotAFile { .. })), "{name}");
         }
     }
     let device = open_regular(Path::new("/dev/zero"));
-    assert!(matches!(device, Err(MapError::NotAFile { .. })));
+    assert!(matches!(device, Err(OpenError::NotAFile { .. })));
     let other = open_regular(folder.path());
-    assert!(matches!(other, Err(MapError::Folder { .. })));
+    assert!(matches!(other, Err(OpenError::Folder { .. })));
 }
 
 #[test]
@@ -70,7 +70,7 @@ fn links_must_stay_in_their_folder_or_cache() {
         symlink(target, snapshot.join(name)).unwrap();
         match open_inside(&snapshot, name) {
             Ok(_) => assert!(allowed, "{name}"),
-            Err(MapError::LinkOutsideFolder { path, .. }) => {
+            Err(OpenError::LinkOutsideFolder { path, .. }) => {
                 assert!(!allowed && path.ends_with(name), "{name}");
             }
             Err(other) => panic!("{name}: {other}"),
@@ -83,8 +83,8 @@ fn links_must_stay_in_their_folder_or_cache() {
     symlink(folder.path(), folder.path().join("models--c--d/blobs")).unwrap();
     symlink("../../blobs/secret", planted.join("file")).unwrap();
     let found = open_inside(&planted, "file");
-    assert!(matches!(found, Err(MapError::LinkOutsideFolder { .. })));
+    assert!(matches!(found, Err(OpenError::LinkOutsideFolder { .. })));
     symlink("nowhere", snapshot.join("dangling")).unwrap();
     let found = open_inside(&snapshot, "dangling");
-    assert!(matches!(found, Err(MapError::Io { .. })));
+    assert!(matches!(found, Err(OpenError::Io { .. })));
 }

@@ -1,13 +1,13 @@
 //! Model folders in the layout of Hugging Face.
 
 use std::collections::HashMap;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::{Contents, Index, SafetensorsError};
 use crate::limits;
-use crate::map::{MapError, MappedFile};
+use crate::map::MappedFile;
+use crate::open::OpenError;
 use crate::source::SourceError;
 
 /// Configuration of the model.
@@ -57,10 +57,7 @@ impl ModelFolder {
     /// [`SourceError`]. The contents of the configuration are not checked.
     pub fn open(path: impl AsRef<Path>) -> Result<ModelFolder, SourceError> {
         let path = path.as_ref();
-        let kind = std::fs::metadata(path).map_err(|error| MapError::Io {
-            path: path.to_owned(),
-            error,
-        })?;
+        let kind = std::fs::metadata(path).map_err(|error| OpenError::io(path, error))?;
         if kind.is_dir() {
             return open(path);
         }
@@ -123,10 +120,10 @@ fn open(path: &Path) -> Result<ModelFolder, SourceError> {
     })
 }
 
-fn map_if_present(folder: &Path, name: &str) -> Result<Option<Arc<MappedFile>>, MapError> {
+fn map_if_present(folder: &Path, name: &str) -> Result<Option<Arc<MappedFile>>, OpenError> {
     match MappedFile::open_inside(folder, name) {
         Ok(map) => Ok(Some(Arc::new(map))),
-        Err(MapError::Io { error, .. }) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) if error.is_not_found() => Ok(None),
         Err(error) => Err(error),
     }
 }

@@ -2,10 +2,11 @@
 
 use std::fmt;
 
-use serde::de::{Error, MapAccess, SeqAccess, Visitor};
+use serde::de::{Error, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
 use super::{Contents, Element, SafetensorsError, TensorInfo};
+use crate::bounded_json;
 use crate::escape::escape_truncated;
 use crate::limits;
 
@@ -60,7 +61,8 @@ struct HeaderEntry {
 #[serde(deny_unknown_fields)]
 struct Entry {
     dtype: String,
-    shape: Shape,
+    #[serde(deserialize_with = "shape")]
+    shape: Vec<u64>,
     data_offsets: [u64; 2],
 }
 
@@ -149,37 +151,17 @@ impl<'de> Visitor<'de> for IgnoredTexts {
     }
 }
 
-struct Shape(Vec<u64>);
-
-impl<'de> Deserialize<'de> for Shape {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Lengths;
-
-        impl<'de> Visitor<'de> for Lengths {
-            type Value = Shape;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                write!(
-                    f,
-                    "a shape of at most {} dimensions",
-                    limits::MAX_DIMENSIONS
-                )
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, mut lengths: A) -> Result<Shape, A::Error> {
-                let mut shape = Vec::new();
-                while let Some(length) = lengths.next_element()? {
-                    if shape.len() == limits::MAX_DIMENSIONS as usize {
-                        return Err(A::Error::invalid_length(shape.len() + 1, &self));
-                    }
-                    shape.push(length);
-                }
-                Ok(Shape(shape))
-            }
+fn shape<'de, D: Deserializer<'de>>(lengths: D) -> Result<Vec<u64>, D::Error> {
+    bounded_json::fold(lengths, Vec::new(), |shape, length| {
+        if shape.len() == limits::MAX_DIMENSIONS as usize {
+            let limit = limits::MAX_DIMENSIONS;
+            return Err(format!(
+                "expected a shape of at most {limit} dimensions, found more"
+            ));
         }
-
-        deserializer.deserialize_seq(Lengths)
-    }
+        shape.push(length);
+        Ok(())
+    })
 }
 
 fn check_tensor(
@@ -194,7 +176,7 @@ fn check_tensor(
             found: escape_truncated(&entry.dtype),
         });
     };
-    let Shape(shape) = entry.shape;
+    let shape = entry.shape;
     let [start, end] = entry.data_offsets;
     let bits = shape
         .iter()

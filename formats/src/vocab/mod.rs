@@ -283,6 +283,10 @@ pub enum VocabularyError {
 }
 
 impl Vocabulary {
+    fn text(&self, id: u32) -> &str {
+        self.tokens.get(id as usize).map_or("", String::as_str)
+    }
+
     /// Returns true if a reader of format 1.0 would tokenise texts differently.
     pub fn needs_format_1_1(&self) -> bool {
         let Vocabulary {

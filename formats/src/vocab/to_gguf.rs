@@ -28,9 +28,9 @@ impl Vocabulary {
             ),
         ];
         if byte_level {
-            let of = |id: u32| self.tokens.get(id as usize).map_or("", String::as_str);
             let merges = self.merges.iter();
-            let merges = merges.map(|&(left, right)| format!("{} {}", of(left), of(right)));
+            let merges =
+                merges.map(|&(left, right)| format!("{} {}", self.text(left), self.text(right)));
             entries.push((
                 "tokenizer.ggml.merges",
                 Value::Array(Array::String(merges.collect())),
@@ -103,11 +103,10 @@ impl Vocabulary {
     /// `None` if there is no token with its text.
     fn merged_tokens(&self) -> Vec<Option<u32>> {
         let ids: HashMap<&str, u32> = self.tokens.iter().map(String::as_str).zip(0..).collect();
-        let of = |id: u32| self.tokens.get(id as usize).map_or("", String::as_str);
         let merges = self.merges.iter();
         merges
             .map(|&(left, right)| {
-                ids.get(format!("{}{}", of(left), of(right)).as_str())
+                ids.get(format!("{}{}", self.text(left), self.text(right)).as_str())
                     .copied()
             })
             .collect()
@@ -138,7 +137,7 @@ impl Vocabulary {
         let ids: HashMap<&str, u32> = self.tokens.iter().map(String::as_str).zip(0..).collect();
         let merges: HashSet<(u32, u32)> = self.merges.iter().copied().collect();
         distinct.iter().all(|&token| {
-            let text = self.tokens.get(token as usize).map_or("", String::as_str);
+            let text = self.text(token);
             text.char_indices().skip(1).all(|(at, _)| {
                 let (left, right) = text.split_at(at);
                 match (ids.get(left), ids.get(right)) {

@@ -31,16 +31,16 @@ fn written_values_are_read_back() {
 #[test]
 fn failed_read_does_not_move_the_cursor() {
     let mut cursor = Cursor::new(b"\x02\xffabc");
-    let truncated = |offset, needed, available| WireError::Truncated {
+    let truncated = |offset, needed, available| CodecError::Truncated {
         offset,
         needed,
         available,
     };
     assert_eq!(cursor.u64(), Err(truncated(0, 8, 5)));
     let (offset, found) = (0, 2);
-    assert_eq!(cursor.bool(), Err(WireError::NotBool { offset, found }));
+    assert_eq!(cursor.bool(), Err(CodecError::NotBool { offset, found }));
     assert_eq!(cursor.u8(), Ok(2));
-    assert_eq!(cursor.str(3), Err(WireError::NotUtf8 { offset: 1 }));
+    assert_eq!(cursor.str(3), Err(CodecError::NotUtf8 { offset: 1 }));
     assert_eq!(cursor.u8(), Ok(0xff));
     assert_eq!(cursor.bytes(u64::MAX), Err(truncated(2, u64::MAX, 3)));
     assert_eq!(cursor.str(3), Ok("abc"));

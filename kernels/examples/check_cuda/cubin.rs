@@ -2,7 +2,8 @@
 
 use std::error::Error;
 
-use htc_formats::wire::{Cursor, WireError};
+use htc_formats::CodecError;
+use htc_formats::wire::Cursor;
 use object::read::elf::ElfFile64;
 use object::{LittleEndian, Object as _, ObjectSection as _, ObjectSymbol as _, SymbolIndex};
 
@@ -88,7 +89,7 @@ pub fn read_kernel_resources(bytes: &[u8]) -> Result<Vec<KernelResources>, Box<d
 
 /// Reads the attributes of a section: format, kind, and 16 bits, which are the length of the
 /// payload if the format is `SIZED`.
-fn attributes(bytes: &[u8]) -> Result<Vec<Attribute<'_>>, WireError> {
+fn attributes(bytes: &[u8]) -> Result<Vec<Attribute<'_>>, CodecError> {
     const SIZED: u8 = 4;
     let mut cursor = Cursor::new(bytes);
     let mut found = Vec::new();

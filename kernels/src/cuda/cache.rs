@@ -66,7 +66,7 @@ fn open_folder(cache: &Path) -> io::Result<Folder> {
     folder::create_private_dir_all(cache)?;
     let parent = Folder::open(cache)?;
     let own = parent.open_private(OsStr::new(FOLDER));
-    own.map_err(folder::FolderError::into_io)
+    own.map_err(htc_formats::open::OpenError::into_io)
 }
 
 #[cfg(test)]

@@ -44,9 +44,13 @@ pub trait BenchmarkExecutor: Executor {
         Value::Null
     }
 
-    fn cache_evictor(&self, bytes: usize) -> Outcome<CopyFn>;
+    fn cache_evictor(&self, bytes: usize) -> Outcome<CopyFn> {
+        Ok(host_cache_evictor(bytes))
+    }
 
-    fn background_copy(&self, bytes: usize) -> Outcome<CopyFn>;
+    fn background_copy(&self, bytes: usize) -> Outcome<CopyFn> {
+        Ok(host_cache_evictor(bytes / 2))
+    }
 
     fn begin(&self) -> Outcome<()> {
         Ok(())
@@ -173,14 +177,6 @@ impl BenchmarkExecutor for CpuExecutor {
         };
         best_copy_rate(bytes, &mut copy, || Ok(()))
     }
-
-    fn cache_evictor(&self, bytes: usize) -> Outcome<CopyFn> {
-        Ok(host_cache_evictor(bytes))
-    }
-
-    fn background_copy(&self, bytes: usize) -> Outcome<CopyFn> {
-        Ok(host_cache_evictor(bytes / 2))
-    }
 }
 
 impl BenchmarkExecutor for ReferenceExecutor {
@@ -190,14 +186,6 @@ impl BenchmarkExecutor for ReferenceExecutor {
 
     fn copy_rate(&self, _: usize) -> Outcome<Option<f64>> {
         Ok(None)
-    }
-
-    fn cache_evictor(&self, bytes: usize) -> Outcome<CopyFn> {
-        Ok(host_cache_evictor(bytes))
-    }
-
-    fn background_copy(&self, bytes: usize) -> Outcome<CopyFn> {
-        Ok(host_cache_evictor(bytes / 2))
     }
 }
 

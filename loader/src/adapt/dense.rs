@@ -3,7 +3,7 @@
 use htc_formats::model::{Form, InputGroup, MatrixId, Part, ProjectionKind, Role};
 use htc_formats::source::ModelFile;
 
-use crate::error::LoadError;
+use crate::error::ExecError;
 use crate::tensor::Tensor;
 
 /// Returns the full `W [out, in]` of a projection.
@@ -11,10 +11,10 @@ pub(super) fn decode_projection(
     file: &ModelFile,
     layer: usize,
     projection: ProjectionKind,
-) -> Result<Vec<f32>, LoadError> {
+) -> Result<Vec<f32>, ExecError> {
     let matrix = MatrixId::Projection { layer, projection };
-    let of = |part: Part| -> Result<Vec<f32>, LoadError> {
-        let missing = LoadError::Missing(matrix.weight());
+    let of = |part: Part| -> Result<Vec<f32>, ExecError> {
+        let missing = ExecError::Missing(matrix.weight());
         decode_tensor(file, matrix.role(part).ok_or(missing)?)
     };
     let has = |part: Part| {
@@ -22,7 +22,7 @@ pub(super) fn decode_projection(
         role.is_some_and(|role| file.tensor(role).is_some())
     };
     let (rows, cols) = matrix.shape(&file.hyper);
-    let form = Form::from_parts(has).ok_or(LoadError::Missing(matrix.weight()))?;
+    let form = Form::from_parts(has).ok_or(ExecError::Missing(matrix.weight()))?;
     Ok(match form {
         Form::Dense => {
             let mut w = of(Part::Weight)?;
@@ -47,8 +47,8 @@ pub(super) fn decode_projection(
     })
 }
 
-pub(super) fn decode_tensor(file: &ModelFile, role: Role) -> Result<Vec<f32>, LoadError> {
-    let tensor = file.tensor(role).ok_or(LoadError::Missing(role))?;
+pub(super) fn decode_tensor(file: &ModelFile, role: Role) -> Result<Vec<f32>, ExecError> {
+    let tensor = file.tensor(role).ok_or(ExecError::Missing(role))?;
     Tensor::new(file, tensor).to_f32()
 }
 

@@ -4,6 +4,8 @@
 use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
+use crate::kv::oja::dot;
+
 /// Most likely tokens of draft and of model that a gradient considers, each.
 pub(super) const LIKELIEST: usize = 32;
 
@@ -54,10 +56,6 @@ impl LowRankCorrection {
     /// step, which to first order lowers the loss by the fraction `rate`.
     pub fn update(&mut self, h: &[f32], g: &[f32], loss: f64, rate: f64) {
         let rank = self.rank();
-        let dot = |a: &[f32], b: &[f32]| -> f64 {
-            let products = a.iter().zip(b);
-            products.map(|(&a, &b)| f64::from(a) * f64::from(b)).sum()
-        };
         let inner: Vec<f64> = self.a.chunks_exact(self.width).map(|a| dot(a, h)).collect();
         let mut back = vec![0.0_f64; rank];
         for (row, &g) in self.b.chunks_exact(rank).zip(g) {

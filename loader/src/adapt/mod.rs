@@ -29,7 +29,7 @@ use htc_kernels::{Matrix, Pool};
 
 use crate::backend::Backend;
 use crate::dial::ActiveSetting;
-use crate::error::{ExecError, GenerateError, GenerateResult as Result};
+use crate::error::{ExecError, Result};
 use crate::exec::{Adapted, AdaptedLayer, Correction, Session};
 use crate::linear::Linear;
 use crate::tensor::Tensor;
@@ -120,7 +120,7 @@ impl Adaptation {
             ("numbers in a head", model.hyper.head_size, hyper.head_size),
         ] {
             if expected != found {
-                return Err(GenerateError::DraftShape {
+                return Err(ExecError::DraftShape {
                     what,
                     expected,
                     found,
@@ -128,7 +128,7 @@ impl Adaptation {
             }
         }
         if channel_permutation_digest(draft) != channel_permutation_digest(model) {
-            return Err(GenerateError::ChannelPermutation);
+            return Err(ExecError::ChannelPermutation);
         }
         let (mut layers, mut bases, mut dtypes) = (Vec::new(), Vec::new(), Vec::new());
         for layer in 0..hyper.layers {
@@ -144,7 +144,7 @@ impl Adaptation {
             dtypes.push(stored);
         }
         if layers.is_empty() {
-            return Err(GenerateError::NoBasis);
+            return Err(ExecError::NoBasis);
         }
         let bases = DraftBases {
             layers,
@@ -163,12 +163,12 @@ impl Adaptation {
     /// Adapts a low-rank correction of the head's input.
     ///
     /// # Errors
-    /// [`GenerateError::AdaptOption`].
+    /// [`ExecError::OptionRange`].
     pub fn gradient(draft: &ModelFile, options: AdaptOptions) -> Result<Self> {
         options.check()?;
         let width = draft.hyper.width;
         if !(1..=width).contains(&options.rank) {
-            return Err(GenerateError::AdaptOption {
+            return Err(ExecError::OptionRange {
                 what: "the rank of the correction",
                 expected: "1 to the width of the residual stream",
                 found: options.rank as f64,
@@ -248,7 +248,7 @@ impl Adaptation {
     /// Resumes from the state learnt between the same models.
     ///
     /// # Errors
-    /// [`GenerateError::StateMismatch`] for any other state.
+    /// [`ExecError::StateMismatch`] for any other state.
     pub fn restore(
         &mut self,
         from: &learnt::TrainedDraft,
@@ -401,7 +401,7 @@ fn check_state<T: PartialEq + std::fmt::Display>(
     if expected == found {
         return Ok(());
     }
-    Err(GenerateError::StateMismatch {
+    Err(ExecError::StateMismatch {
         what,
         expected: expected.to_string(),
         found: found.to_string(),

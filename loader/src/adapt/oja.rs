@@ -5,6 +5,8 @@
 //! inverse square root `I + β ĉ ĉᵀ`, `β = (1 + γ |c|²)^(−1/2) − 1`: the nearest orthonormal rows
 //! take two matrix-vector products.
 
+use crate::kv::oja::{dot, residual_energy};
+
 /// Samples between full orthonormalisations.
 const ORTHONORMALISE_EVERY: u64 = 64;
 
@@ -106,23 +108,6 @@ impl OnlineBasis {
         let all = dot(x, x).max(MIN_SQUARED_NORM);
         [&self.rows, &self.first].map(|rows| residual_energy(rows, x) / all)
     }
-}
-
-/// Returns the squared norm of `x` outside of orthonormal rows, without cancellation.
-fn residual_energy(rows: &[f32], x: &[f32]) -> f64 {
-    let mut rest: Vec<f64> = x.iter().map(|&x| f64::from(x)).collect();
-    for row in rows.chunks_exact(x.len().max(1)) {
-        let along = dot(row, x);
-        for (rest, &number) in rest.iter_mut().zip(row) {
-            *rest -= along * f64::from(number);
-        }
-    }
-    rest.iter().map(|x| x * x).sum()
-}
-
-fn dot(a: &[f32], b: &[f32]) -> f64 {
-    let products = a.iter().zip(b);
-    products.map(|(&a, &b)| f64::from(a) * f64::from(b)).sum()
 }
 
 /// Orthonormalises rows by Gram-Schmidt, twice; drops dependent rows.

@@ -1,6 +1,6 @@
 //! Options of online adaptation.
 
-use crate::error::GenerateError;
+use crate::error::ExecError;
 
 /// Options of online adaptation.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -41,9 +41,9 @@ impl AdaptOptions {
         }
     }
 
-    pub(super) fn check(&self) -> Result<(), GenerateError> {
+    pub(super) fn check(&self) -> Result<(), ExecError> {
         let refuse = |what, expected, found| {
-            Err(GenerateError::AdaptOption {
+            Err(ExecError::OptionRange {
                 what,
                 expected,
                 found,

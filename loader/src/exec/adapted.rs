@@ -3,7 +3,7 @@
 use htc_formats::model::Register;
 
 use super::{Runner, Session};
-use crate::backend::{Backend, Factor, Input, Product};
+use crate::backend::{Backend, Factor, Input};
 use crate::error::Result;
 use crate::linear::{Linear, Placed};
 use crate::tensor::Tensor;
@@ -88,13 +88,7 @@ impl<B: Backend> Runner<B> {
             rows: a.rows,
             rank: a.rows,
         };
-        let product = Product {
-            weight: &b.weight,
-            rows: b.rows,
-            cols: a.rows,
-            input: Input::Inner(0),
-            y: &mut *delta,
-        };
+        let product = b.product(a.rows, Input::Inner(0), &mut *delta);
         backend.project(n, normed, &[factor], &mut [product])?;
         backend.add(n * b.rows, normed, delta)
     }

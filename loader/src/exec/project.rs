@@ -52,13 +52,7 @@ pub(super) fn project<B: Backend>(
             Input::Vector => w.cols,
             Input::Inner(index) => factors.get(index).map_or(w.cols, |factor| factor.rows),
         };
-        products.push(Product {
-            weight: &w.weight,
-            rows: w.rows,
-            cols,
-            input,
-            y,
-        });
+        products.push(w.product(cols, input, &mut **y));
     }
     backend.project(n, x, &factors, &mut products)?;
     let mut refined: Vec<Product<'_, B>> = Vec::new();
@@ -66,13 +60,7 @@ pub(super) fn project<B: Backend>(
         if let Linear::Residual { a, b, .. } = linear {
             backend.resize(extra, n * b.rows)?;
             let factor = first_factor(a, fraction, b.dtype.block_len());
-            let product = Product {
-                weight: &b.weight,
-                rows: b.rows,
-                cols: factor.rows,
-                input: Input::Inner(0),
-                y: &mut *extra,
-            };
+            let product = b.product(factor.rows, Input::Inner(0), &mut *extra);
             backend.project(n, x, &[factor], &mut [product])?;
             backend.add(n * b.rows, y, extra)?;
         }
@@ -81,13 +69,7 @@ pub(super) fn project<B: Backend>(
         } = linear
             && setting.is_active(*place)
         {
-            refined.push(Product {
-                weight: &refinement.weight,
-                rows: refinement.rows,
-                cols: refinement.cols,
-                input: Input::Vector,
-                y,
-            });
+            refined.push(refinement.product(refinement.cols, Input::Vector, y));
         }
     }
     if refined.is_empty() {

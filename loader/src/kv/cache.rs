@@ -7,16 +7,14 @@ use htc_formats::dtype::DType;
 use htc_kernels::ShapeError;
 use htc_kernels::cpu::{F16Error, KvNumbers, KvView, LowRankShape, LowRankView, SmallMatrix};
 
-use super::Kv;
 use super::bases::LayerBases;
 use super::kind::KvType;
 use super::layout::{CompressionEnergies, INITIAL_CAPACITY, KeptRows, KvLayout};
 use super::options::KvPlan;
 use super::rounding;
+use super::{Kv, missing, out_of_range};
 use crate::backend::Cpu;
 use crate::error::{ExecError, Result};
-
-const SIDES: [&str; 2] = ["key", "value"];
 
 #[derive(Clone, Debug)]
 enum RowBuffer {
@@ -245,12 +243,9 @@ fn range_error(
 ) -> ExecError {
     match error {
         F16Error::Shape(error) => error.into(),
-        F16Error::Range { index, value } => ExecError::KvRange {
-            layer,
-            side: SIDES[side],
-            position: position + index / rank.max(1),
-            value,
-        },
+        F16Error::Range { index, value } => {
+            out_of_range(layer, side, position + index / rank.max(1), value)
+        }
     }
 }
 
@@ -349,17 +344,12 @@ impl Kv for KvCache {
         );
         let (first, start) = (self.layout.full_rows(layer), self.layout.len());
         let LayerCache { full, capacity, .. } = &mut self.layers[layer];
-        for ((side, rows), buffer) in SIDES.into_iter().zip(sides).zip(full) {
-            let out_of_range = |row: usize, value| ExecError::KvRange {
-                layer,
-                side,
-                position: start + row,
-                value,
-            };
+        for (side, (rows, buffer)) in sides.into_iter().zip(full).enumerate() {
+            let refused = |row, value| out_of_range(layer, side, start + row, value);
             if let RowBuffer::Blocks(dtype, bytes) = buffer {
                 let bad = encode(cpu, *dtype, rows, [heads, size, first, *capacity], bytes);
                 match bad {
-                    Some((row, value)) => return Err(out_of_range(row, value)),
+                    Some((row, value)) => return Err(refused(row, value)),
                     None => continue,
                 }
             }
@@ -371,12 +361,12 @@ impl Kv for KvCache {
                             let stored = &mut buffer[at..][..size];
                             cpu.to_f16(vector, stored).map_err(|error| match error {
                                 F16Error::Shape(error) => error.into(),
-                                F16Error::Range { value, .. } => out_of_range(row, value),
+                                F16Error::Range { value, .. } => refused(row, value),
                             })?;
                         }
                         RowBuffer::F32(buffer) => {
                             if let Some(bad) = vector.iter().find(|x| !x.is_finite()) {
-                                return Err(out_of_range(row, *bad));
+                                return Err(refused(row, *bad));
                             }
                             buffer[at..][..size].copy_from_slice(vector);
                         }
@@ -445,12 +435,7 @@ impl Kv for KvCache {
             low,
         } = &mut self.layers[layer];
         let Some(bases) = low.bases.clone() else {
-            return Err(ShapeError {
-                argument: "bases of the layer",
-                expected: 1,
-                actual: 0,
-            }
-            .into());
+            return Err(missing("bases of the layer"));
         };
         low.grow(heads, bases.ranks, held, held + count);
         let mut energies = CompressionEnergies::default();

@@ -30,10 +30,11 @@ mod tests;
 use std::ops::Range;
 use std::sync::Arc;
 
-use htc_formats::model::HyperParameters;
+use htc_formats::model::{HyperParameters, KvSide};
+use htc_kernels::ShapeError;
 
 use crate::backend::Backend;
-use crate::error::Result;
+use crate::error::{ExecError, Result};
 pub use bases::{BasisSide, KvBases, LayerBases};
 pub use cache::KvCache;
 pub use counters::{KvCounters, KvUsage};
@@ -201,4 +202,24 @@ pub trait Kv: Send + Sized {
         let layers = 0..layout.plan().shape().layers;
         layers.map(|layer| layout.low_rank_rows(layer)).sum()
     }
+}
+
+/// Returns the error of a number of the keys (`side` 0) or values (1) that the type of the KV cache
+/// cannot hold.
+pub(crate) fn out_of_range(layer: usize, side: usize, position: usize, value: f32) -> ExecError {
+    ExecError::KvRange {
+        layer,
+        side: KvSide::ALL[side].name(),
+        position,
+        value,
+    }
+}
+
+/// Returns the error of a part that is absent although a caller relies on it.
+pub(crate) fn missing(what: &'static str) -> ExecError {
+    ExecError::Shape(ShapeError {
+        argument: what,
+        expected: 1,
+        actual: 0,
+    })
 }

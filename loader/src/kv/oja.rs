@@ -110,16 +110,7 @@ pub fn transition(new: &[f32], old: &[f32], size: usize) -> Vec<f32> {
 /// Returns ‖P_1 − P_2‖_F of the projections on two bases of one rank: `√2 ‖U_2 − U_1 U_1ᵀ U_2‖_F`.
 pub fn projection_distance(first: &[f32], second: &[f32], size: usize) -> f64 {
     let size = size.max(1);
-    let residual = |u: &[f32]| {
-        let mut rest: Vec<f64> = u.iter().map(|&x| x.into()).collect();
-        for other in first.chunks_exact(size) {
-            let product = dot(u, other);
-            for (rest, &other) in rest.iter_mut().zip(other) {
-                *rest -= product * f64::from(other);
-            }
-        }
-        rest.iter().map(|x| x * x).sum::<f64>()
-    };
+    let residual = |u: &[f32]| residual_energy(first, u);
     (2.0 * second.chunks_exact(size).map(residual).sum::<f64>()).sqrt()
 }
 
@@ -135,7 +126,19 @@ pub fn subspace_overlap(first: &[f32], second: &[f32], size: usize) -> f64 {
         / rank.max(1) as f64
 }
 
-fn dot(a: &[f32], b: &[f32]) -> f64 {
+/// Returns the squared length of what `x` has outside the span of orthonormal rows.
+pub(crate) fn residual_energy(rows: &[f32], x: &[f32]) -> f64 {
+    let mut rest: Vec<f64> = x.iter().map(|&x| x.into()).collect();
+    for row in rows.chunks_exact(x.len().max(1)) {
+        let product = dot(row, x);
+        for (rest, &number) in rest.iter_mut().zip(row) {
+            *rest -= product * f64::from(number);
+        }
+    }
+    rest.iter().map(|x| x * x).sum()
+}
+
+pub(crate) fn dot(a: &[f32], b: &[f32]) -> f64 {
     let products = a.iter().zip(b).map(|(&a, &b)| f64::from(a) * f64::from(b));
     products.sum()
 }

@@ -72,14 +72,12 @@ impl KvOptions {
 
     /// Returns the smallest valid [`max_prompt_positions`](KvOptions::max_prompt_positions).
     pub fn min_keep(&self) -> usize {
+        let both = self
+            .exempt_start
+            .saturating_add(self.exempt_recent.max(self.importance_window));
         let ends = match self.kind {
-            KvKind::StaticHybrid { .. } => self
-                .exempt_start
-                .saturating_add(self.exempt_recent.max(self.importance_window)),
-            KvKind::Oja { .. } => self
-                .exempt_start
-                .saturating_add(self.exempt_recent.max(self.importance_window))
-                .saturating_add(self.oja.period),
+            KvKind::StaticHybrid { .. } => both,
+            KvKind::Oja { .. } => both.saturating_add(self.oja.period),
             _ => self.importance_window,
         };
         ends.saturating_add(1)
@@ -98,7 +96,7 @@ impl KvOptions {
             ),
         ] {
             if !(found > 0.0 && found <= 1.0) {
-                return Err(ExecError::KvOption {
+                return Err(ExecError::OptionRange {
                     what,
                     expected: "a number above 0 and at most 1",
                     found: found.into(),
@@ -111,7 +109,7 @@ impl KvOptions {
             ("the step of a pass", self.max_pass_positions),
         ] {
             if found == Some(0) {
-                return Err(ExecError::KvOption {
+                return Err(ExecError::OptionRange {
                     what,
                     expected: "at least 1 position",
                     found: 0.0,

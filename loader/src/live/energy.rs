@@ -85,7 +85,7 @@ impl Energy {
 ///
 /// Phases that change between two readings get their parts of the interpolated power, and of a
 /// counter's difference in the same proportion.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct EnergyAccumulator {
     longest_gap: f64,
     given_idle: Option<f64>,
@@ -131,12 +131,7 @@ impl EnergyAccumulator {
         EnergyAccumulator {
             longest_gap: longest_gap.as_secs_f64(),
             given_idle: idle_watts,
-            phase: EnergyPhase::Other,
-            now: None,
-            last: None,
-            pending: [PhaseTime::default(); 3],
-            accounts: [PhaseEnergy::default(); 3],
-            resets: 0,
+            ..EnergyAccumulator::default()
         }
     }
 

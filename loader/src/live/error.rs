@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use htc_formats::escape::escape;
-use htc_formats::map::MapError;
+use htc_formats::open::OpenError;
 use thiserror::Error;
 
 use super::sensor::{GpuSelector, MAX_WATTS, PLAUSIBLE_TEMPERATURE, hwmon};
@@ -17,7 +17,7 @@ use super::sensor::{GpuSelector, MAX_WATTS, PLAUSIBLE_TEMPERATURE, hwmon};
 pub enum LiveError {
     /// A file cannot be opened.
     #[error(transparent)]
-    Open(#[from] MapError),
+    Open(#[from] OpenError),
     /// A file or folder cannot be read.
     #[error("{}: cannot be read: {source}", path.display())]
     Read { path: PathBuf, source: io::Error },

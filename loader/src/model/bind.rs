@@ -8,7 +8,7 @@ use htc_kernels::cpu::Attention;
 use super::{AttentionStep, Block, Expert, Experts, Project, Projection, Refinement, Step};
 use crate::backend::{Backend, Cpu};
 use crate::dial;
-use crate::error::{LoadError, Result};
+use crate::error::{ExecError, Result};
 use crate::linear::{Linear, Placed};
 use crate::tensor::Tensor;
 
@@ -16,8 +16,8 @@ pub(super) fn find(file: &ModelFile, role: Role) -> Option<Tensor> {
     file.tensor(role).map(|tensor| Tensor::new(file, tensor))
 }
 
-pub(super) fn require(file: &ModelFile, role: Role) -> Result<Tensor, LoadError> {
-    find(file, role).ok_or(LoadError::Missing(role))
+pub(super) fn require(file: &ModelFile, role: Role) -> Result<Tensor, ExecError> {
+    find(file, role).ok_or(ExecError::Missing(role))
 }
 
 /// Loads tensors of a file to a backend.
@@ -60,13 +60,10 @@ impl<B: Backend> Binder<'_, B> {
         &mut self,
         tensor: &Tensor,
         expected: [usize; 2],
-    ) -> Result<Placed<B::Weight>, LoadError> {
+    ) -> Result<Placed<B::Weight>, ExecError> {
         let [rows, cols] = check(tensor, expected)?;
         let weight = self.place.weight(tensor);
-        let weight = weight.map_err(|source| LoadError::Backend {
-            tensor: tensor.name().to_owned(),
-            source,
-        })?;
+        let weight = weight.map_err(|error| tensor.error(error))?;
         Ok(Placed {
             weight,
             dtype: tensor.dtype(),
@@ -75,20 +72,17 @@ impl<B: Backend> Binder<'_, B> {
         })
     }
 
-    fn vector(&mut self, role: Role, length: usize) -> Result<Option<B::Vector>, LoadError> {
+    fn vector(&mut self, role: Role, length: usize) -> Result<Option<B::Vector>, ExecError> {
         let Some(tensor) = find(self.file, role) else {
             return Ok(None);
         };
         check(&tensor, [1, length])?;
         let vector = self.place.vector(tensor.to_f32()?);
-        vector.map(Some).map_err(|source| LoadError::Backend {
-            tensor: tensor.name().to_owned(),
-            source,
-        })
+        vector.map(Some).map_err(|error| tensor.error(error))
     }
 
-    pub fn required_vector(&mut self, role: Role, length: usize) -> Result<B::Vector, LoadError> {
-        self.vector(role, length)?.ok_or(LoadError::Missing(role))
+    pub fn required_vector(&mut self, role: Role, length: usize) -> Result<B::Vector, ExecError> {
+        self.vector(role, length)?.ok_or(ExecError::Missing(role))
     }
 
     /// Returns the storage form of a matrix; `None` if it has no tensors.
@@ -104,11 +98,11 @@ impl<B: Backend> Binder<'_, B> {
         matrix: MatrixId,
         form: Form,
         basis: Option<&Placed<B::Weight>>,
-    ) -> Result<Linear<B::Weight>, LoadError> {
+    ) -> Result<Linear<B::Weight>, ExecError> {
         let (rows, cols) = matrix.shape(&self.file.hyper);
         let file = self.file;
         let part = |part: Part| {
-            let missing = LoadError::Missing(matrix.weight());
+            let missing = ExecError::Missing(matrix.weight());
             require(file, matrix.role(part).ok_or(missing)?)
         };
         Ok(match form {
@@ -131,7 +125,7 @@ impl<B: Backend> Binder<'_, B> {
                     layer,
                     group,
                 });
-                let basis = basis.ok_or(LoadError::Missing(missing))?;
+                let basis = basis.ok_or(ExecError::Missing(missing))?;
                 let projected = self.load(&part(Part::Projected)?, [rows, basis.rows])?;
                 Linear::SharedBasis { projected }
             }
@@ -152,7 +146,7 @@ impl<B: Backend> Binder<'_, B> {
         &mut self,
         matrix: MatrixId,
         shape: [usize; 2],
-    ) -> Result<Option<Refinement<B::Weight>>, LoadError> {
+    ) -> Result<Option<Refinement<B::Weight>>, ExecError> {
         let file = self.file;
         let Some((index, tensor)) = dial::find_refinement(file, matrix) else {
             return Ok(None);
@@ -165,7 +159,7 @@ impl<B: Backend> Binder<'_, B> {
         &mut self,
         matrix: MatrixId,
         base: Placed<B::Weight>,
-    ) -> Result<Linear<B::Weight>, LoadError> {
+    ) -> Result<Linear<B::Weight>, ExecError> {
         let found = self.refinement(matrix, [base.rows, base.cols])?;
         Ok(match found {
             None => Linear::Dense(base),
@@ -182,13 +176,13 @@ impl<B: Backend> Binder<'_, B> {
         layer: usize,
         projection: &spec::Projection,
         basis: Option<&Placed<B::Weight>>,
-    ) -> Result<Projection<B>, LoadError> {
+    ) -> Result<Projection<B>, ExecError> {
         let matrix = MatrixId::Projection {
             layer,
             projection: projection.kind,
         };
         let form = self.form(matrix);
-        let form = form.ok_or(LoadError::Missing(matrix.weight()))?;
+        let form = form.ok_or(ExecError::Missing(matrix.weight()))?;
         let bias = Role::Linear {
             layer,
             projection: projection.kind,
@@ -206,21 +200,21 @@ impl<B: Backend> Binder<'_, B> {
         &mut self,
         layer: usize,
         group: InputGroup,
-    ) -> Result<Option<Placed<B::Weight>>, LoadError> {
+    ) -> Result<Option<Placed<B::Weight>>, ExecError> {
         let width = self.file.hyper.width;
         let tensor = find(self.file, Role::Basis { layer, group });
         let place = tensor.map(|basis| self.load(&basis, [basis.rows(), width]));
         place.transpose()
     }
 
-    pub fn block(&mut self, layer: usize, block: &BlockSpec) -> Result<Block<B>, LoadError> {
+    pub fn block(&mut self, layer: usize, block: &BlockSpec) -> Result<Block<B>, ExecError> {
         let steps = block.steps.iter().map(|step| self.step(layer, step));
         Ok(Block {
             steps: steps.collect::<Result<_, _>>()?,
         })
     }
 
-    fn step(&mut self, layer: usize, step: &spec::Step) -> Result<Step<B>, LoadError> {
+    fn step(&mut self, layer: usize, step: &spec::Step) -> Result<Step<B>, ExecError> {
         let hyper = &self.file.hyper;
         Ok(match *step {
             spec::Step::Norm {
@@ -257,7 +251,7 @@ impl<B: Backend> Binder<'_, B> {
         })
     }
 
-    fn project(&mut self, layer: usize, step: &spec::Project) -> Result<Project<B>, LoadError> {
+    fn project(&mut self, layer: usize, step: &spec::Project) -> Result<Project<B>, ExecError> {
         let basis = match step.group {
             Some(group) => self.basis(layer, group)?,
             None => None,
@@ -274,7 +268,7 @@ impl<B: Backend> Binder<'_, B> {
         })
     }
 
-    fn experts(&mut self, layer: usize, step: &spec::ExpertsStep) -> Result<Experts<B>, LoadError> {
+    fn experts(&mut self, layer: usize, step: &spec::ExpertsStep) -> Result<Experts<B>, ExecError> {
         let experts = step.experts.iter().map(|expert| {
             Ok(Expert {
                 gate_up: [
@@ -284,7 +278,7 @@ impl<B: Backend> Binder<'_, B> {
                 down: self.projection(layer, &expert.down, None)?,
             })
         });
-        let experts = experts.collect::<Result<_, LoadError>>()?;
+        let experts = experts.collect::<Result<_, ExecError>>()?;
         Ok(Experts {
             router: self.projection(layer, &step.router, None)?,
             experts,
@@ -296,12 +290,12 @@ impl<B: Backend> Binder<'_, B> {
     }
 }
 
-pub(super) fn check(tensor: &Tensor, expected: [usize; 2]) -> Result<[usize; 2], LoadError> {
+pub(super) fn check(tensor: &Tensor, expected: [usize; 2]) -> Result<[usize; 2], ExecError> {
     let found = [tensor.rows(), tensor.cols()];
     if found == expected {
         return Ok(found);
     }
-    Err(LoadError::Shape {
+    Err(ExecError::TensorShape {
         tensor: tensor.name().to_owned(),
         expected,
         found,

@@ -1,7 +1,7 @@
 //! Distribution of a sampler, and the acceptance rule of speculative sampling.
 
 use super::{Candidate, Sampler, SamplerInput, uniform};
-use crate::error::GenerateResult as Result;
+use crate::error::Result;
 
 /// Tokens with their probabilities, ordered by id.
 #[derive(Clone, Debug, Default, PartialEq)]

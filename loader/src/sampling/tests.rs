@@ -154,29 +154,26 @@ fn refusals() {
             ..GREEDY
         })
         .unwrap_err();
-        assert!(
-            matches!(error, GenerateError::Temperature { .. }),
-            "{error}"
-        );
+        assert!(matches!(error, ExecError::Temperature { .. }), "{error}");
     }
     for top_p in [0.0, -0.5, 1.5, f32::NAN] {
         let error = Sampler::new(SamplingOptions { top_p, ..GREEDY }).unwrap_err();
-        assert!(matches!(error, GenerateError::TopP { .. }), "{error}");
+        assert!(matches!(error, ExecError::TopP { .. }), "{error}");
     }
     for temperature in [0.0, 1.0] {
         let mut sampler = sampler(temperature, 0, 1.0);
-        assert!(matches!(sampler.sample(&[]), Err(GenerateError::NoLogits)));
+        assert!(matches!(sampler.sample(&[]), Err(ExecError::NoLogits)));
         for found in [f32::INFINITY, f32::NEG_INFINITY] {
             let error = sampler.sample(&[0.0, found, found]).unwrap_err();
             assert!(
-                matches!(error, GenerateError::NotFinite { token: 1, found: value } if value == found),
+                matches!(error, ExecError::LogitNotFinite { token: 1, found: value } if value == found),
                 "{error}"
             );
         }
         let error = sampler.sample(&[f32::NAN]);
         assert!(matches!(
             error,
-            Err(GenerateError::NotFinite { token: 0, .. })
+            Err(ExecError::LogitNotFinite { token: 0, .. })
         ));
     }
 }

@@ -16,7 +16,7 @@ use htc_formats::vocab::Vocabulary;
 use crate::adapt::{ActivationRecorder, Adaptation};
 use crate::backend::{Backend, Cpu};
 use crate::dial::ActiveSetting;
-use crate::error::{GenerateError, Result};
+use crate::error::{ExecError, Result};
 use crate::exec::{Adapted, Session};
 use crate::sampling::{Distribution, DraftVerdict, Sampler};
 
@@ -115,7 +115,7 @@ impl<B: Backend> Speculator<B> {
         setting: ActiveSetting,
         length: DraftLength,
         sampler: &Sampler,
-    ) -> Result<Self, GenerateError> {
+    ) -> Result<Self, ExecError> {
         let adapted = None;
         Speculator::new(DraftSource::SameModel { setting, adapted }, length, sampler)
     }
@@ -127,10 +127,10 @@ impl<B: Backend> Speculator<B> {
         model: &crate::Model<B>,
         length: DraftLength,
         sampler: &Sampler,
-    ) -> Result<Self, GenerateError> {
+    ) -> Result<Self, ExecError> {
         let (expected, found) = (model.hyper().vocabulary, draft.model().hyper().vocabulary);
         if expected != found {
-            return Err(GenerateError::DraftVocabulary { expected, found });
+            return Err(ExecError::DraftVocabulary { expected, found });
         }
         let vocabularies = [draft.model().file(), model.file()].map(|file| &file.vocabulary);
         let differs = match vocabularies {
@@ -141,11 +141,11 @@ impl<B: Backend> Speculator<B> {
             [Ok(_), Err(error)] => Some(format!("that of the model cannot be read: {error}")),
         };
         if let Some(what) = differs {
-            return Err(GenerateError::DraftTokenizer { what });
+            return Err(ExecError::DraftTokenizer { what });
         }
         if draft.position() != 0 {
             let (expected, found) = (0, draft.position());
-            return Err(GenerateError::DraftPosition { expected, found });
+            return Err(ExecError::DraftPosition { expected, found });
         }
         Speculator::new(DraftSource::SeparateModel(Box::new(draft)), length, sampler)
     }
@@ -154,11 +154,11 @@ impl<B: Backend> Speculator<B> {
         drafter: DraftSource<B>,
         length: DraftLength,
         sampler: &Sampler,
-    ) -> Result<Self, GenerateError> {
+    ) -> Result<Self, ExecError> {
         if let DraftLength::Fixed(length) = length
             && !(1..=MAX_DRAFT_LENGTH).contains(&length)
         {
-            return Err(GenerateError::DraftLength(length));
+            return Err(ExecError::DraftLength(length));
         }
         Ok(Speculator {
             drafter,
@@ -249,7 +249,7 @@ impl<B: Backend> Speculator<B> {
         unread: u32,
         most: usize,
         out: &mut VecDeque<u32>,
-    ) -> Result<(), GenerateError> {
+    ) -> Result<(), ExecError> {
         let start = session.position();
         let available = session.limit().saturating_sub(start + 1);
         let most = most
@@ -317,10 +317,8 @@ impl<B: Backend> Speculator<B> {
     }
 
     fn unread_tokens(&self) -> usize {
-        match &self.drafter {
-            DraftSource::SameModel { .. } => 0,
-            DraftSource::SeparateModel(draft) => self.read.len().saturating_sub(draft.position()),
-        }
+        let unread = |draft: &Session<B>| self.read.len().saturating_sub(draft.position());
+        self.draft_session().map_or(0, unread)
     }
 
     fn catch_up(&mut self) -> Result<()> {
@@ -336,10 +334,8 @@ impl<B: Backend> Speculator<B> {
     }
 
     fn free_draft_positions(&self) -> usize {
-        match &self.drafter {
-            DraftSource::SameModel { .. } => usize::MAX,
-            DraftSource::SeparateModel(draft) => draft.limit().saturating_sub(self.read.len() + 1),
-        }
+        let free = |draft: &Session<B>| draft.limit().saturating_sub(self.read.len() + 1);
+        self.draft_session().map_or(usize::MAX, free)
     }
 
     /// Drafts `length` tokens after `unread`; restores a session that drafts for itself.
@@ -349,7 +345,7 @@ impl<B: Backend> Speculator<B> {
         unread: u32,
         length: usize,
         seen: &mut Option<ActivationRecorder>,
-    ) -> Result<(), GenerateError> {
+    ) -> Result<(), ExecError> {
         self.drafted.clear();
         if self.drafts.len() < length {
             self.drafts.resize_with(length, Distribution::default);
@@ -416,7 +412,7 @@ impl<B: Backend> Speculator<B> {
         &mut self,
         session: &mut Session<B>,
         length: usize,
-    ) -> Result<(), GenerateError> {
+    ) -> Result<(), ExecError> {
         let Some(adaptation) = self.adaptation.as_deref_mut().filter(|_| length > 0) else {
             return Ok(());
         };
@@ -447,7 +443,7 @@ fn draft_token<B: Backend>(
     tokens: &[u32],
     from: &mut Distribution,
     seen: &mut Option<ActivationRecorder>,
-) -> Result<u32, GenerateError> {
+) -> Result<u32, ExecError> {
     if let Some(seen) = seen {
         let width = session.model().hyper().width;
         for batch in tokens.chunks(session.batch()) {

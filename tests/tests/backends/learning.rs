@@ -3,10 +3,10 @@ use std::sync::Arc;
 use htc_formats::htz::Digest;
 use htc_formats::learnt;
 use htc_formats::source::ModelFile;
+use htc_loader::ExecError;
 use htc_loader::adapt::{AdaptOptions, Adaptation, AdaptationStats};
 use htc_loader::backend::Reference;
 use htc_loader::dial::ActiveSetting;
-use htc_loader::generate::GenerateError;
 use htc_loader::generate::Generator;
 use htc_loader::sampling::Sampler;
 use htc_loader::speculate::{DraftLength, Speculator};
@@ -186,7 +186,7 @@ fn learnt_state_is_restored_only_for_its_models() {
         ] {
             let mut untouched = new();
             let refused = untouched.restore(state, draft, model).unwrap_err();
-            let GenerateError::StateMismatch {
+            let ExecError::StateMismatch {
                 what,
                 expected,
                 found,

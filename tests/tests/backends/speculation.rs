@@ -6,9 +6,10 @@ use std::sync::Arc;
 
 use htc_formats::DType;
 use htc_formats::source::ModelFile;
+use htc_loader::ExecError;
 use htc_loader::adapt::{AdaptOptions, Adaptation};
 use htc_loader::dial::ActiveSetting;
-use htc_loader::generate::{GenerateError, GenerateLimits, Generator, Stop};
+use htc_loader::generate::{GenerateLimits, Generator, Stop};
 use htc_loader::kv::KvType;
 use htc_loader::linear::RankFraction;
 use htc_loader::sampling::{Distribution, Sampler, SamplingOptions};
@@ -369,7 +370,7 @@ pub fn incompatible_drafts_are_refused<B: Backend>(backends: fn() -> Vec<Named<B
             DraftLength::Fixed(length),
             &greedy,
         );
-        assert!(matches!(refused, Err(GenerateError::DraftLength(found)) if found == length));
+        assert!(matches!(refused, Err(ExecError::DraftLength(found)) if found == length));
     }
     let mut other = tiny(DType::F32);
     if let Ok(vocabulary) = &mut other.vocabulary {
@@ -378,15 +379,12 @@ pub fn incompatible_drafts_are_refused<B: Backend>(backends: fn() -> Vec<Named<B
     let draft = session(&other, take());
     let refused = Speculator::with_draft_model(draft, own.model(), DraftLength::Auto, &greedy);
     let error = refused.err().unwrap();
-    assert!(
-        matches!(error, GenerateError::DraftTokenizer { .. }),
-        "{error}"
-    );
+    assert!(matches!(error, ExecError::DraftTokenizer { .. }), "{error}");
     assert!(error.to_string().contains("token 100"), "{error}");
     let mut read = session(&tiny(DType::F32), take());
     read.step(&[1]).unwrap();
     let refused = Speculator::with_draft_model(read, own.model(), DraftLength::Auto, &greedy);
-    assert!(matches!(refused, Err(GenerateError::DraftPosition { .. })));
+    assert!(matches!(refused, Err(ExecError::DraftPosition { .. })));
     let mut own = own;
     own.step(&[1]).unwrap();
     let tokenizer: Tokenizer = own.model().tokenizer().unwrap();
@@ -403,6 +401,6 @@ pub fn incompatible_drafts_are_refused<B: Backend>(backends: fn() -> Vec<Named<B
     );
     assert!(matches!(
         refused.err(),
-        Some(GenerateError::DraftPosition { .. })
+        Some(ExecError::DraftPosition { .. })
     ));
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use htc_formats::model::Role;
 use htc_loader::dial::ActiveSetting;
 use htc_loader::kv::{KvBases, KvKind, KvOptions};
-use htc_loader::{Cpu, LoadError, Model, Session};
+use htc_loader::{Cpu, ExecError, Model, Session};
 use htc_tests::artifact::Artifact;
 use htc_tests::float64::Matrix;
 use htc_tests::material::words;
@@ -228,7 +228,7 @@ fn invalid_bases_are_refused_by_name() {
         let path = scratch.file("bad.htz", file);
         let model = Model::open(&path).unwrap();
         let fault = model.kv_bases().unwrap_err();
-        assert!(matches!(fault, LoadError::KvBasis { .. }), "{fault}");
+        assert!(matches!(fault, ExecError::KvBasis { .. }), "{fault}");
         let message = fault.to_string();
         assert!(
             message.contains(role) && message.contains(said),

@@ -4,14 +4,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use htc_formats::htz::{Digest, HtzError};
-use htc_formats::learnt::TrainedDraftError;
-use htc_formats::map::MapError;
+use htc_formats::open::OpenError;
 use htc_formats::source::SourceError;
 use htc_formats::vocab::VocabularyError;
-use htc_loader::device::DeviceChoiceError;
-use htc_loader::generate::GenerateError;
+use htc_loader::ExecError;
 use htc_loader::live::LiveError;
-use htc_loader::{ExecError, LoadError};
 use thiserror::Error;
 
 use crate::app::cli::Command;
@@ -40,25 +37,24 @@ pub enum Failure {
         folder: PathBuf,
     },
     #[error(transparent)]
-    Device(#[from] DeviceChoiceError),
+    Exec(#[from] ExecError),
     #[error(transparent)]
-    Map(#[from] MapError),
+    Map(#[from] OpenError),
     #[error(transparent)]
     Htz(#[from] HtzError),
     #[error(transparent)]
     Source(#[from] SourceError),
     #[error("{}: {error}", path.display())]
     InFile { path: PathBuf, error: Box<Failure> },
+    /// A model cannot be loaded.
     #[error(transparent)]
-    Load(#[from] LoadError),
+    Load(ExecError),
     #[error(transparent)]
     Vocabulary(#[from] VocabularyError),
     #[error(transparent)]
     File(#[from] FileError),
     #[error(transparent)]
     Evaluate(#[from] EvaluateError),
-    #[error(transparent)]
-    Generate(#[from] GenerateError),
     #[error("{}: it was made from a model with the digest {expected}, and {} has {found}; give that model", draft.display(), verifier.display())]
     OtherSource {
         draft: PathBuf,
@@ -78,8 +74,6 @@ pub enum Failure {
     NoDraft,
     #[error("--adapt-state requires --adapt oja or --adapt gradient")]
     StateWithoutAdaptation,
-    #[error(transparent)]
-    AdaptationState(#[from] TrainedDraftError),
     #[error(transparent)]
     Live(#[from] LiveError),
     #[error("the model cannot follow its device: {0}")]
@@ -206,7 +200,7 @@ impl Failure {
             Failure::Kept { error, .. } => error.kind(),
             Failure::Compile(error) => error.kind(),
             Failure::Interrupted(_) => ErrorKind::Interrupted,
-            Failure::Device(DeviceChoiceError::NotBuilt { .. })
+            Failure::Exec(ExecError::NotBuilt { .. })
             | Failure::NoPrompt
             | Failure::NoSource(_)
             | Failure::NoSealedSource(_)
@@ -300,9 +294,9 @@ impl Failure {
                 EvaluateError::Exec(ExecError::KvRange { .. })
                 | EvaluateError::Reference(ExecError::KvRange { .. }),
             )
-            | Failure::Generate(GenerateError::Exec(ExecError::KvRange { .. }))
+            | Failure::Exec(ExecError::KvRange { .. })
             | Failure::Bench(BenchError::Generate {
-                error: GenerateError::Exec(ExecError::KvRange { .. }),
+                error: ExecError::KvRange { .. },
                 ..
             }) => format!("{said}, else keep the KV cache in float32 (--kv f32)"),
             _ => flags::with_option_names(&said),

@@ -27,11 +27,10 @@ use htc_formats::htz::Htz;
 use htc_formats::map::MappedFile;
 use htc_formats::source::is_in_folder;
 use htc_loader::backend::PlannedSession;
-use htc_loader::device::{DeviceChoiceError, DeviceWork, Executor};
+use htc_loader::device::{DeviceWork, Executor};
 use htc_loader::dial::{ActiveFraction, ActiveSetting};
-use htc_loader::generate::GenerateError;
 use htc_loader::tokenizer::Tokenizer;
-use htc_loader::{Backend, LoadError, Model, Pool};
+use htc_loader::{Backend, ExecError, Model, Pool};
 
 use crate::app::chat;
 use crate::app::cli::{Command, DeviceArgs};
@@ -150,7 +149,7 @@ fn on_device<T>(
     work: impl DeviceWork<Outcome = Result<T, Failure>>,
 ) -> Result<T, Failure> {
     let mut missing = None;
-    let told = |error: &DeviceChoiceError| missing = Some(error.to_string());
+    let told = |error: &ExecError| missing = Some(error.to_string());
     let done = args.device.execute(pool, told, work)??;
     if let Some(why) = missing {
         say!("on the processor: {why}");
@@ -164,11 +163,11 @@ fn open_included_source(path: &Path, model: &Model) -> Result<Arc<Model>, Failur
     Ok(Arc::new(source))
 }
 
-fn loaded<T>(path: &Path, model: Result<T, LoadError>) -> Result<T, Failure> {
+fn loaded<T>(path: &Path, model: Result<T, ExecError>) -> Result<T, Failure> {
     match model {
         // Names its file itself.
-        Err(LoadError::Source(error)) => Err(error.into()),
-        model => model.in_file(path),
+        Err(ExecError::Source(error)) => Err(error.into()),
+        model => model.map_err(Failure::Load).in_file(path),
     }
 }
 
@@ -188,7 +187,7 @@ fn evaluated<T>(
 fn setting_for_fraction(
     model: &Model,
     fraction: Option<ActiveFraction>,
-) -> Result<ActiveSetting, GenerateError> {
+) -> Result<ActiveSetting, ExecError> {
     let fraction = fraction.map(|fraction| model.dial().setting_for(fraction));
     Ok(fraction.transpose()?.unwrap_or(ActiveSetting::FULL))
 }

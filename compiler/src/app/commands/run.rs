@@ -12,9 +12,7 @@ use htc_loader::adapt::{Adaptation, AdaptationStats};
 use htc_loader::backend::PlannedSession;
 use htc_loader::device::{DeviceWork, Executor};
 use htc_loader::dial::ActiveFraction;
-use htc_loader::generate::{
-    ContextFullPolicy, GenerateError, GenerateLimits, GenerateSummary, Generator, Stop,
-};
+use htc_loader::generate::{ContextFullPolicy, GenerateLimits, GenerateSummary, Generator, Stop};
 use htc_loader::kv::{Kv, KvOptions, KvShape};
 use htc_loader::live::Energy;
 use htc_loader::sampling::{Sampler, SamplingOptions};
@@ -119,7 +117,7 @@ impl DeviceWork for RunWork<'_> {
         let session = |model: &Arc<Model<E::Backend>>| {
             let (model, backend) = (Arc::clone(model), executor.backend());
             let session = Session::with_kv_of(model, backend, self.context, &kv);
-            session.map_err(GenerateError::from).in_file(path)
+            session.in_file(path)
         };
         let model = loaded(path, executor.load(&models.model))?;
         let mut speculator = match &models.draft {

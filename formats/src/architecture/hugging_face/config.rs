@@ -143,59 +143,25 @@ pub(super) trait FromJson<'a>: Sized {
     fn from_json(value: &'a Value) -> Option<Self>;
 }
 
-impl FromJson<'_> for usize {
-    const EXPECTED: &'static str = "a non-negative integer";
+macro_rules! from_json {
+    ($($type:ty, $expected:expr, $convert:expr;)*) => {$(
+        impl<'a> FromJson<'a> for $type {
+            const EXPECTED: &'static str = $expected;
 
-    fn from_json(value: &Value) -> Option<Self> {
-        value.as_u64()?.try_into().ok()
-    }
+            fn from_json(value: &'a Value) -> Option<Self> {
+                $convert(value)
+            }
+        }
+    )*};
 }
 
-impl FromJson<'_> for f64 {
-    const EXPECTED: &'static str = "a number";
-
-    fn from_json(value: &Value) -> Option<Self> {
-        value.as_f64()
-    }
-}
-
-impl FromJson<'_> for f32 {
-    const EXPECTED: &'static str = f64::EXPECTED;
-
-    // Rounded: hyper-parameters are f32.
-    fn from_json(value: &Value) -> Option<Self> {
-        value.as_f64().map(|value| value as f32)
-    }
-}
-
-impl FromJson<'_> for bool {
-    const EXPECTED: &'static str = "true or false";
-
-    fn from_json(value: &Value) -> Option<Self> {
-        value.as_bool()
-    }
-}
-
-impl<'a> FromJson<'a> for &'a str {
-    const EXPECTED: &'static str = "a string";
-
-    fn from_json(value: &'a Value) -> Option<Self> {
-        value.as_str()
-    }
-}
-
-impl<'a> FromJson<'a> for &'a [Value] {
-    const EXPECTED: &'static str = "an array";
-
-    fn from_json(value: &'a Value) -> Option<Self> {
-        value.as_array().map(Vec::as_slice)
-    }
-}
-
-impl<'a> FromJson<'a> for &'a Map<String, Value> {
-    const EXPECTED: &'static str = "an object";
-
-    fn from_json(value: &'a Value) -> Option<Self> {
-        value.as_object()
-    }
+// Numbers are rounded to f32, as hyper-parameters are.
+from_json! {
+    usize, "a non-negative integer", |value: &Value| value.as_u64()?.try_into().ok();
+    f64, "a number", Value::as_f64;
+    f32, f64::EXPECTED, |value: &Value| value.as_f64().map(|value| value as f32);
+    bool, "true or false", Value::as_bool;
+    &'a str, "a string", Value::as_str;
+    &'a [Value], "an array", |value: &'a Value| value.as_array().map(Vec::as_slice);
+    &'a Map<String, Value>, "an object", Value::as_object;
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 
-use super::{HtzError, tensor_error};
+use super::HtzError;
 use crate::DType;
 use crate::bands::GROUP_COLS;
 use crate::htz::manifest::TensorEntry;
@@ -137,7 +137,7 @@ impl<'a> TensorTableWalk<'a> {
         let entry = self.next_entry(role)?;
         if entry.dtype == DType::Bands {
             let expected = "one of blocks, since only a dense matrix is in bands";
-            return Err(tensor_error(entry, "type", expected, entry.dtype));
+            return Err(entry.error("type", expected, entry.dtype));
         }
         Ok(entry)
     }
@@ -148,12 +148,7 @@ impl<'a> TensorTableWalk<'a> {
                 self.index += 1;
                 if entry.name.len() as u64 > MAX_TENSOR_NAME_BYTES {
                     let expected = format!("at most {MAX_TENSOR_NAME_BYTES} bytes");
-                    return Err(tensor_error(
-                        entry,
-                        "length of the name",
-                        expected,
-                        entry.name.len(),
-                    ));
+                    return Err(entry.error("length of the name", expected, entry.name.len()));
                 }
                 for (property, side) in [
                     ("number of rows", entry.rows),
@@ -161,43 +156,33 @@ impl<'a> TensorTableWalk<'a> {
                 ] {
                     if side == 0 || side > MAX_VOCABULARY as u64 {
                         let expected = format!("1 to {MAX_VOCABULARY}");
-                        return Err(tensor_error(entry, property, expected, side));
+                        return Err(entry.error(property, expected, side));
                     }
                 }
                 if (entry.dtype == DType::Bands) != entry.codes.is_some() {
                     let codes = entry.codes.as_ref();
                     let found = codes.map_or("none".to_owned(), ToString::to_string);
                     let expected = format!("those of its bands with the type {}", DType::Bands);
-                    return Err(tensor_error(entry, "list of codes", expected, found));
+                    return Err(entry.error("list of codes", expected, found));
                 }
                 if let Some(codes) = &entry.codes
                     && codes.cols() as u64 != entry.cols
                 {
-                    return Err(tensor_error(
-                        entry,
-                        "list of codes",
-                        describe_codes(entry.cols),
-                        codes,
-                    ));
+                    return Err(entry.error("list of codes", describe_codes(entry.cols), codes));
                 }
                 if let Some(codes) = &entry.codes
                     && !usize::try_from(entry.rows).is_ok_and(|rows| codes.has_rows(rows))
                 {
                     let expected = format!("classes of {} rows together", entry.rows);
-                    return Err(tensor_error(entry, "list of codes", expected, codes));
+                    return Err(entry.error("list of codes", expected, codes));
                 }
                 match entry.stored_bytes() {
                     Some(bytes) if bytes == entry.length => Ok(entry),
-                    Some(bytes) => Err(tensor_error(entry, "length", bytes, entry.length)),
+                    Some(bytes) => Err(entry.error("length", bytes, entry.length)),
                     None => {
                         let block = entry.dtype.block_len();
                         let expected = format!("a multiple of {block} for {}", entry.dtype);
-                        Err(tensor_error(
-                            entry,
-                            "number of columns",
-                            expected,
-                            entry.cols,
-                        ))
+                        Err(entry.error("number of columns", expected, entry.cols))
                     }
                 }
             }
@@ -218,12 +203,7 @@ impl<'a> TensorTableWalk<'a> {
     ) -> Result<&'a TensorEntry, HtzError> {
         if (entry.rows, entry.cols) != (rows, cols) {
             let found = format!("[{}, {}]", entry.rows, entry.cols);
-            return Err(tensor_error(
-                entry,
-                "shape",
-                format!("[{rows}, {cols}]"),
-                found,
-            ));
+            return Err(entry.error("shape", format!("[{rows}, {cols}]"), found));
         }
         Ok(entry)
     }
@@ -247,7 +227,7 @@ impl<'a> TensorTableWalk<'a> {
             let entry = self.next_entry(role)?;
             self.shaped(entry, rows as u64, cols as u64)?;
             if entry.dtype != DType::Bands {
-                return Err(tensor_error(entry, "type", DType::Bands, entry.dtype));
+                return Err(entry.error("type", DType::Bands, entry.dtype));
             }
             stored.refined.push(matrix);
         }
@@ -282,7 +262,7 @@ impl<'a> TensorTableWalk<'a> {
         let entry = self.matrix(role, rows, cols)?;
         match entry.dtype {
             DType::F32 | DType::F16 | DType::BF16 => Ok(()),
-            other => Err(tensor_error(entry, "type", "f32, f16 or bf16", other)),
+            other => Err(entry.error("type", "f32, f16 or bf16", other)),
         }
     }
 
@@ -325,12 +305,7 @@ impl<'a> TensorTableWalk<'a> {
         match basis {
             Some(basis) if !projected => {
                 let expected = "one at least";
-                Err(tensor_error(
-                    basis,
-                    "number of projections that use it",
-                    expected,
-                    0,
-                ))
+                Err(basis.error("number of projections that use it", expected, 0))
             }
             _ => Ok(()),
         }
@@ -362,7 +337,7 @@ impl<'a> TensorTableWalk<'a> {
         if entry.cols != cols as u64 || entry.rows > cols as u64 {
             let found = format!("[{}, {}]", entry.rows, entry.cols);
             let expected = format!("[1 to {cols}, {cols}]");
-            return Err(tensor_error(entry, "shape", expected, found));
+            return Err(entry.error("shape", expected, found));
         }
         Ok(entry)
     }
@@ -436,7 +411,7 @@ impl<'a> TensorTableWalk<'a> {
                     let entry = self.factor(expected.role, shape.1)?;
                     if entry.rows > shape.0 as u64 {
                         let most = format!("at most {}", shape.0);
-                        return Err(tensor_error(entry, "rank", most, entry.rows));
+                        return Err(entry.error("rank", most, entry.rows));
                     }
                     entry
                 }

@@ -32,7 +32,7 @@ fn truncated_or_extended_record_is_refused() {
     let mut bytes = code().to_bytes();
     for length in 0..bytes.len() {
         let fault = KernelCode::parse(&bytes[..length]).unwrap_err();
-        assert!(matches!(fault, KernelCodeError::Wire(_)), "{length}");
+        assert!(matches!(fault, HtzError::Truncated(_)), "{length}");
     }
     bytes.push(0);
     let fault = KernelCode::parse(&bytes).unwrap_err().to_string();

@@ -6,7 +6,12 @@ fn section(data: &[u8]) -> Section {
 
 fn content_error(entry: &SectionEntry, bytes: &[u8]) -> String {
     match decode(entry, bytes) {
-        Err(error @ HtzError::Section { .. }) => error.to_string(),
+        Err(
+            error @ HtzError::Property {
+                record: Record::Section(_),
+                ..
+            },
+        ) => error.to_string(),
         other => panic!("{other:?}"),
     }
 }

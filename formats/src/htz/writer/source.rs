@@ -2,7 +2,7 @@
 
 use super::{HtzError, HtzWriter};
 use crate::htz::layout::MAX_SECTION_BYTES;
-use crate::htz::{Digest, SourceTensor};
+use crate::htz::{Digest, Record, SourceTensor};
 use crate::model::Role;
 
 impl HtzWriter {
@@ -32,12 +32,11 @@ impl HtzWriter {
         };
         if bytes.len() as u64 != length {
             return Err(HtzError::Source {
-                fault: Box::new(HtzError::Tensor {
-                    tensor: role.to_string(),
-                    property: "length",
-                    expected: length.to_string(),
-                    found: bytes.len().to_string(),
-                }),
+                fault: Box::new(Record::Tensor(role.to_string()).error(
+                    "length",
+                    length,
+                    bytes.len(),
+                )),
             });
         }
         self.write_sections()?;

@@ -3,8 +3,10 @@
 use std::collections::{HashMap, HashSet};
 
 use super::json::{AddedToken, Component, ComponentStep, Model, Pattern, TokenizerJson};
-use super::{TOKENIZER_JSON, file, pre_tokenizer, unsupported};
-use crate::vocab::{BYTE_LEVEL, SENTENCE_PIECE, TokenKind, Vocabulary, VocabularyError};
+use super::{TOKENIZER_JSON, file, pre_tokenizer, unsupported_json};
+use crate::vocab::{
+    BYTE_LEVEL, SENTENCE_PIECE, TokenKind, Vocabulary, VocabularyError, byte_value,
+};
 
 /// Score of added tokens, as assigned by converters to GGUF.
 const ADDED_SCORE: f32 = -1000.0;
@@ -85,7 +87,7 @@ impl VocabularyBuilder {
         for (text, id) in entries {
             let kind = match pre {
                 None if model.unk_token.as_ref() == Some(&text) => TokenKind::Unknown,
-                None if is_byte(&text) => TokenKind::Byte,
+                None if byte_value(&text).is_some() => TokenKind::Byte,
                 _ => TokenKind::Normal,
             };
             if kind == TokenKind::Unknown {
@@ -127,7 +129,7 @@ impl VocabularyBuilder {
         let AddedToken { id, content, .. } = token;
         if token.single_word {
             let found = format!("true for the added token {content:?}");
-            return Err(unsupported(TOKENIZER_JSON, "single_word", found, "false"));
+            return Err(unsupported_json("single_word", found, "false"));
         }
         let at = *id as usize;
         self.extend_to(*id, content)?;
@@ -205,9 +207,8 @@ impl Vocabulary {
 }
 
 fn check_model(model: &Model) -> Result<(), VocabularyError> {
-    let refuse = |what, found: String, supported: &str| {
-        Err(unsupported(TOKENIZER_JSON, what, found, supported))
-    };
+    let refuse =
+        |what, found: String, supported: &str| Err(unsupported_json(what, found, supported));
     match model.kind.as_deref() {
         Some("BPE") => {}
         // Early versions omit it.
@@ -248,12 +249,7 @@ fn check_no_normalizer(normalizer: Option<&Component>) -> Result<(), VocabularyE
         return Ok(());
     }
     let found = pre_tokenizer::describe_component(normalizer);
-    Err(unsupported(
-        TOKENIZER_JSON,
-        "normalizer",
-        found,
-        "none, NFC",
-    ))
+    Err(unsupported_json("normalizer", found, "none, NFC"))
 }
 
 fn space_treatment(
@@ -264,21 +260,11 @@ fn space_treatment(
     if !model.byte_fallback {
         let found = pre_tokenizer::describe_component(pre_tokenizer);
         let supported = "ByteLevel, or a model with byte_fallback";
-        return Err(unsupported(
-            TOKENIZER_JSON,
-            "pre_tokenizer",
-            found,
-            supported,
-        ));
+        return Err(unsupported_json("pre_tokenizer", found, supported));
     }
     if model.ignore_merges {
         let found = "true for a model with byte_fallback";
-        return Err(unsupported(
-            TOKENIZER_JSON,
-            "model.ignore_merges",
-            found,
-            "false",
-        ));
+        return Err(unsupported_json("model.ignore_merges", found, "false"));
     }
     #[derive(Clone, Copy, PartialEq)]
     enum Rule {
@@ -342,21 +328,7 @@ fn unsupported_spaces(
     let pre_tokenizer = pre_tokenizer::describe_component(pre_tokenizer);
     let found = format!("{normalizer} and {pre_tokenizer}");
     let supported = "Prepend and Replace of a space by U+2581, or Metaspace without split that prepends first or never";
-    unsupported(
-        TOKENIZER_JSON,
-        "normalizer and pre_tokenizer",
-        found,
-        supported,
-    )
-}
-
-fn is_byte(text: &str) -> bool {
-    let digits = text
-        .strip_prefix("<0x")
-        .and_then(|rest| rest.strip_suffix('>'));
-    digits.is_some_and(|digits| {
-        digits.len() == 2 && digits.bytes().all(|digit| digit.is_ascii_hexdigit())
-    })
+    unsupported_json("normalizer and pre_tokenizer", found, supported)
 }
 
 /// Some models' files do not mark them; converters to GGUF recognise them by text.

@@ -7,12 +7,16 @@ use std::marker::PhantomData;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
+use crate::bounded_json;
 use crate::limits::{MAX_MERGES, MAX_VOCABULARY};
 
 /// `tokenizer.json`.
 #[derive(Debug, Deserialize)]
 pub(super) struct TokenizerJson {
-    #[serde(default, deserialize_with = "tokens")]
+    #[serde(
+        default,
+        deserialize_with = "bounded_json::list::<_, _, MAX_VOCABULARY>"
+    )]
     pub(super) added_tokens: Vec<AddedToken>,
     pub(super) normalizer: Option<Component>,
     pub(super) pre_tokenizer: Option<Component>,
@@ -56,7 +60,7 @@ pub(super) struct Model {
     pub(super) ignore_merges: bool,
     #[serde(default)]
     pub(super) vocab: Entries<u32>,
-    #[serde(default, deserialize_with = "merges")]
+    #[serde(default, deserialize_with = "bounded_json::list::<_, _, MAX_MERGES>")]
     pub(super) merges: Vec<Merge>,
 }
 
@@ -305,36 +309,6 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Entries<T> {
     }
 }
 
-fn tokens<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<Vec<T>, D::Error> {
-    from.deserialize_seq(LimitedList::<T, MAX_VOCABULARY>(PhantomData))
-}
-
-fn merges<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<Vec<T>, D::Error> {
-    from.deserialize_seq(LimitedList::<T, MAX_MERGES>(PhantomData))
-}
-
-/// Hostile lists take less space in a file than in memory.
-struct LimitedList<T, const MOST: usize>(PhantomData<T>);
-
-impl<'de, T: Deserialize<'de>, const MOST: usize> Visitor<'de> for LimitedList<T, MOST> {
-    type Value = Vec<T>;
-
-    fn expecting(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
-        write!(formatter, "a list of at most {MOST}")
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Vec<T>, A::Error> {
-        let mut items = Vec::new();
-        while let Some(item) = list.next_element()? {
-            if items.len() == MOST {
-                return Err(A::Error::invalid_length(MOST + 1, &self));
-            }
-            items.push(item);
-        }
-        Ok(items)
-    }
-}
-
 #[derive(Debug)]
 pub(super) struct ShortList<T>(pub(super) Vec<T>);
 
@@ -342,7 +316,6 @@ const MAX_SHORT_LIST: usize = 16;
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for ShortList<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let items = deserializer.deserialize_seq(LimitedList::<T, MAX_SHORT_LIST>(PhantomData))?;
-        Ok(ShortList(items))
+        bounded_json::list::<_, _, MAX_SHORT_LIST>(deserializer).map(ShortList)
     }
 }

@@ -24,7 +24,6 @@ use special::{SpecialTokenSources, post_process};
 
 use super::{SENTENCE_PIECE, Vocabulary, VocabularyError};
 use crate::limits;
-use crate::map::MapError;
 use crate::open;
 
 const TOKENIZER_MODEL: &str = "tokenizer.model";
@@ -222,6 +221,14 @@ fn file(name: &str, problem: &str) -> VocabularyError {
     }
 }
 
+fn unsupported_json(
+    what: &'static str,
+    found: impl Into<String>,
+    supported: impl Into<String>,
+) -> VocabularyError {
+    unsupported(TOKENIZER_JSON, what, found, supported)
+}
+
 fn unsupported(
     file: &'static str,
     what: &'static str,
@@ -244,9 +251,7 @@ fn read(dir: &Path, name: &str, most: u64) -> Result<Option<Vec<u8>>, Vocabulary
     };
     let open = match open::open_inside(dir, name) {
         Ok(open) => open,
-        Err(MapError::Io { error, .. }) if error.kind() == std::io::ErrorKind::NotFound => {
-            return Ok(None);
-        }
+        Err(error) if error.is_not_found() => return Ok(None),
         Err(error) => return Err(VocabularyError::Open(error.to_string())),
     };
     let mut bytes = Vec::new();

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::json::{Component, ComponentStep, Never, Pattern};
-use super::{TOKENIZER_JSON, unsupported};
+use super::unsupported_json;
 use crate::vocab::{PreTokenizer, VocabularyError};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -143,12 +143,7 @@ pub(super) fn byte_level(
                 found += " with ignore_merges";
             }
             let supported = "the pre-tokenizers of GPT-2, StarCoder, Llama 3, Qwen 2, GPT-4o, Mistral NeMo and DeepSeek";
-            Err(unsupported(
-                TOKENIZER_JSON,
-                "pre_tokenizer",
-                found,
-                supported,
-            ))
+            Err(unsupported_json("pre_tokenizer", found, supported))
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Special tokens, and their addition around a text.
 
 use super::json::{Component, ComponentStep, TemplatePiece, TokenIds, TokenName, TokenizerConfig};
-use super::{TOKENIZER_JSON, unsupported};
+use super::unsupported_json;
 use crate::vocab::{Vocabulary, VocabularyError};
 
 /// Sources of BOS, EOS and the unknown token, by text and by id, in order of precedence.
@@ -66,14 +66,8 @@ pub(super) fn post_process(
         }
         _ => vec![(processor.kind.clone(), template_texts(processor))],
     };
-    let refuse = |found: &str, supported: &str| {
-        Err(unsupported(
-            TOKENIZER_JSON,
-            "post_processor",
-            found,
-            supported,
-        ))
-    };
+    let refuse =
+        |found: &str, supported: &str| Err(unsupported_json("post_processor", found, supported));
     let tokens = &vocabulary.tokens;
     let is = |id: &mut Option<u32>, name: &String| {
         let named = || {

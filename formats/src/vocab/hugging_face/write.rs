@@ -49,13 +49,6 @@ impl HuggingFaceFiles {
     }
 }
 
-fn token_text(vocabulary: &Vocabulary, id: u32) -> &str {
-    vocabulary
-        .tokens
-        .get(id as usize)
-        .map_or("", String::as_str)
-}
-
 /// Returns true for an unused id, as filled in by
 /// [`VocabularyBuilder::finish`](super::base::VocabularyBuilder::finish).
 fn is_padding(id: u32, token: &str, kind: TokenKind) -> bool {
@@ -117,7 +110,7 @@ fn tokenizer(vocabulary: &Vocabulary) -> Value {
         "model": {
             "type": "BPE",
             "dropout": null,
-            "unk_token": unknown.map(|id| token_text(vocabulary, id)),
+            "unk_token": unknown.map(|id| vocabulary.text(id)),
             "continuing_subword_prefix": null,
             "end_of_word_suffix": null,
             "fuse_unk": !byte_level,
@@ -177,14 +170,15 @@ fn post_processor(vocabulary: &Vocabulary) -> Value {
         return Value::Null;
     }
     let around = |sequence: &str, number: u32| {
-        let special = |id: u32| json!({"SpecialToken": {"id": token_text(vocabulary, id), "type_id": number}});
+        let special =
+            |id: u32| json!({"SpecialToken": {"id": vocabulary.text(id), "type_id": number}});
         let mut pieces: Vec<Value> = bos.map(special).into_iter().collect();
         pieces.push(json!({"Sequence": {"id": sequence, "type_id": number}}));
         pieces.extend(eos.map(special));
         pieces
     };
     let special = bos.iter().chain(&eos).map(|&id| {
-        let token = token_text(vocabulary, id);
+        let token = vocabulary.text(id);
         (
             token.to_owned(),
             json!({"id": token, "ids": [id], "tokens": [token]}),
@@ -204,7 +198,7 @@ fn merges(vocabulary: &Vocabulary) -> Vec<[&str; 2]> {
     if vocabulary.scores.is_empty() {
         let merges = vocabulary.merges.iter();
         return merges
-            .map(|&(left, right)| [token_text(vocabulary, left), token_text(vocabulary, right)])
+            .map(|&(left, right)| [vocabulary.text(left), vocabulary.text(right)])
             .collect();
     }
     let all = tokens(vocabulary);
@@ -228,7 +222,7 @@ fn merges(vocabulary: &Vocabulary) -> Vec<[&str; 2]> {
 }
 
 fn tokenizer_config(vocabulary: &Vocabulary, context: usize, scored: bool) -> Value {
-    let name = |id: Option<u32>| id.map(|id| token_text(vocabulary, id));
+    let name = |id: Option<u32>| id.map(|id| vocabulary.text(id));
     let mut config = json!({
         // As in `tokenizer.json`, for any model.
         "tokenizer_class": "PreTrainedTokenizerFast",

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use htc_kernels::cuda::Device;
 
-use super::missing;
 use crate::error::ExecError;
+use crate::kv::missing;
 
 /// Activations on a device.
 #[derive(Debug)]

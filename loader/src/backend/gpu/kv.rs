@@ -6,10 +6,11 @@ use std::sync::Arc;
 use htc_kernels::cuda::{Device, DeviceError, ops};
 
 use super::heads::Heads;
-use super::{Gpu, GpuBuffer, missing};
-use crate::error::{ExecError, Result};
+use super::{Gpu, GpuBuffer};
+use crate::error::Result;
 use crate::kv::{
     CompressionEnergies, INITIAL_CAPACITY, KeptRows, Kv, KvLayout, KvPlan, KvType, LayerBases,
+    missing, out_of_range,
 };
 
 /// Returns the largest number of rows reserved for a sequence of `positions`.
@@ -20,8 +21,6 @@ pub(super) fn max_capacity(positions: usize) -> usize {
         positions.saturating_mul(2)
     }
 }
-
-pub(super) const SIDES: [&str; 2] = ["key", "value"];
 
 /// KV cache in device memory, with the same row order as [`KvCache`](crate::kv::KvCache).
 #[derive(Debug)]
@@ -38,9 +37,10 @@ struct Layer<D: Device> {
     low: Option<Low<D>>,
 }
 
-#[derive(Debug)]
-struct Low<D: Device> {
-    sides: [ops::DeviceLowRankRows<D>; 2],
+type Low<D> = [ops::DeviceLowRankRows<D>; 2];
+
+fn low_rows<D: Device>(low: &mut Low<D>) -> [&mut ops::KvRows<D>; 2] {
+    low.each_mut().map(|side| &mut side.rows)
 }
 
 /// Returns larger buffers for both sides, or the old ones if memory runs out.
@@ -50,28 +50,6 @@ fn replaced<D: Device>(
 ) -> Result<()> {
     (*keys, *values) = (with(keys)?, with(values)?);
     Ok(())
-}
-
-impl<D: Device> Layer<D> {
-    fn replace(
-        &mut self,
-        with: impl FnMut(&ops::KvRows<D>) -> Result<ops::KvRows<D>, DeviceError>,
-    ) -> Result<()> {
-        replaced(self.full.each_mut(), with)
-    }
-}
-
-impl<D: Device> Low<D> {
-    fn capacity(&self) -> usize {
-        self.sides[0].rows.capacity()
-    }
-
-    fn replace(
-        &mut self,
-        with: impl FnMut(&ops::KvRows<D>) -> Result<ops::KvRows<D>, DeviceError>,
-    ) -> Result<()> {
-        replaced(self.sides.each_mut().map(|side| &mut side.rows), with)
-    }
 }
 
 impl<D: Device> GpuKv<D> {
@@ -137,7 +115,7 @@ impl<D: Device> GpuKv<D> {
         ops::DeviceLayerCache {
             full: held.full.each_ref(),
             low_rank: low.map(|low| ops::DeviceLowRankCache {
-                keys_and_values: low.sides.each_ref(),
+                keys_and_values: low.each_ref(),
                 full_before: self.layout.front_rows(layer),
                 compressed,
             }),
@@ -156,7 +134,7 @@ impl<D: Device> GpuKv<D> {
             let to = ops::KvRows::new(device, ops::KvElement::F32, rows.shape(), end)?;
             ops::rows_to_f32(device, rows, [0, front], to.memory(), [0, end])?;
             if let Some(low) = &held.low {
-                let low = &low.sides[side];
+                let low = &low[side];
                 ops::expand_low_rank(device, low, compressed, to.memory(), [front, end])?;
             }
             let behind = [front + compressed, end];
@@ -169,12 +147,10 @@ impl<D: Device> GpuKv<D> {
     fn refused(&self, device: &D, layer: usize, position: usize) -> Result<()> {
         match self.faults.take_first(device)? {
             None => Ok(()),
-            Some(fault) => Err(ExecError::KvRange {
-                layer,
-                side: SIDES[fault.entry],
-                position: position + fault.row,
-                value: fault.value,
-            }),
+            Some(fault) => {
+                let at = position + fault.row;
+                Err(out_of_range(layer, fault.entry, at, fault.value))
+            }
         }
     }
 }
@@ -194,7 +170,7 @@ impl<D: Device> Kv for GpuKv<D> {
         let layers = self.layers.iter().map(|layer| {
             let full: usize = layer.full.iter().map(ops::KvRows::bytes).sum();
             let low = layer.low.as_ref().map_or(0, |low| {
-                let sides = low.sides.iter().map(|side| side.rows.bytes());
+                let sides = low.iter().map(|side| side.rows.bytes());
                 sides.sum::<usize>()
             });
             full + low
@@ -209,13 +185,19 @@ impl<D: Device> Kv for GpuKv<D> {
             let capacity = layer.full[0].capacity();
             if let Some(capacity) = self.layout.new_full_capacity(index, n, capacity) {
                 let used = self.layout.full_rows(index);
-                layer.replace(|rows| rows.with_capacity(device, None, used, capacity))?;
+                replaced(layer.full.each_mut(), |rows| {
+                    rows.with_capacity(device, None, used, capacity)
+                })?;
             }
             if let Some(low) = &mut layer.low
-                && let Some(capacity) = self.layout.new_low_rank_capacity(index, low.capacity())
+                && let Some(capacity) = self
+                    .layout
+                    .new_low_rank_capacity(index, low[0].rows.capacity())
             {
                 let used = self.layout.low_rank_rows(index);
-                low.replace(|rows| rows.with_capacity(device, None, used, capacity))?;
+                replaced(low_rows(low), |rows| {
+                    rows.with_capacity(device, None, used, capacity)
+                })?;
             }
         }
         Ok(())
@@ -234,14 +216,10 @@ impl<D: Device> Kv for GpuKv<D> {
                 |rows: &ops::KvRows<D>| rows.with_capacity(device, None, used, rows.capacity());
             let low = match &held.low {
                 None => None,
-                Some(Low {
-                    sides: [keys, values],
-                }) => Some(Low {
-                    sides: [
-                        keys.copied(device, compressed)?,
-                        values.copied(device, compressed)?,
-                    ],
-                }),
+                Some([keys, values]) => Some([
+                    keys.copied(device, compressed)?,
+                    values.copied(device, compressed)?,
+                ]),
             };
             let full = [full(keys)?, full(values)?];
             Ok(Layer { full, low })
@@ -300,7 +278,10 @@ impl<D: Device> Kv for GpuKv<D> {
         let device = &backend.device;
         let held = self.layout.low_rank_rows(layer);
         let position = self.layout.evicted(layer) + self.layout.front_rows(layer);
-        let capacity = self.layers[layer].low.as_ref().map_or(0, Low::capacity);
+        let capacity = self.layers[layer]
+            .low
+            .as_ref()
+            .map_or(0, |low| low[0].rows.capacity());
         let mut sides = Vec::with_capacity(2);
         for side in 0..2 {
             let shape = ops::KvHeads {
@@ -318,7 +299,7 @@ impl<D: Device> Kv for GpuKv<D> {
         }
         if let (Some(low), 1..) = (&self.layers[layer].low, held) {
             for (side, to) in sides.iter_mut().enumerate() {
-                let from = &low.sides[side].rows;
+                let from = &low[side].rows;
                 match turns {
                     Some(turns) => {
                         let turn = ops::upload_floats(device, &turns[side])?;
@@ -337,7 +318,7 @@ impl<D: Device> Kv for GpuKv<D> {
         let Ok(sides) = <[ops::DeviceLowRankRows<D>; 2]>::try_from(sides) else {
             return Ok(());
         };
-        self.layers[layer].low = Some(Low { sides });
+        self.layers[layer].low = Some(sides);
         Ok(())
     }
 
@@ -359,19 +340,23 @@ impl<D: Device> Kv for GpuKv<D> {
         let Some(low) = &mut of_layer.low else {
             return Err(missing("bases of the layer"));
         };
-        if held + count > low.capacity() {
-            let capacity = (held + count).max(2 * low.capacity()).max(INITIAL_CAPACITY);
-            low.replace(|rows| rows.with_capacity(device, None, held, capacity))?;
+        if held + count > low[0].rows.capacity() {
+            let capacity = (held + count)
+                .max(2 * low[0].rows.capacity())
+                .max(INITIAL_CAPACITY);
+            replaced(low_rows(low), |rows| {
+                rows.with_capacity(device, None, held, capacity)
+            })?;
         }
         let mut energies = CompressionEnergies::default();
-        for side in 0..2 {
+        for (side, low) in low.iter().enumerate() {
             let from = ops::KvRowsFrom {
                 rows: &of_layer.full[side],
                 first: front,
             };
-            let basis = &low.sides[side].basis;
+            let basis = &low.basis;
             let to = ops::KvRowsFrom {
-                rows: &low.sides[side].rows,
+                rows: &low.rows,
                 first: held,
             };
             let squares = ops::map_rows(device, count, from, basis, to, &self.faults, side);
@@ -384,7 +369,9 @@ impl<D: Device> Kv for GpuKv<D> {
             }
         }
         self.refused(device, layer, position)?;
-        self.layers[layer].replace(|side| side.without_rows(device, front, count, full))?;
+        replaced(self.layers[layer].full.each_mut(), |side| {
+            side.without_rows(device, front, count, full)
+        })?;
         Ok(energies)
     }
 
@@ -414,11 +401,12 @@ impl<D: Device> Kv for GpuKv<D> {
         let rows: Vec<u32> = kept.rows.iter().flatten().map(|&row| row as u32).collect();
         let of_layer = &mut self.layers[layer];
         match (&mut of_layer.low, kept.low_rank) {
-            (Some(low), true) => {
-                low.replace(|side| side.with_capacity(device, Some(&rows), used, side.capacity()))
-            }
-            _ => of_layer
-                .replace(|side| side.with_capacity(device, Some(&rows), used, side.capacity())),
+            (Some(low), true) => replaced(low_rows(low), |side| {
+                side.with_capacity(device, Some(&rows), used, side.capacity())
+            }),
+            _ => replaced(of_layer.full.each_mut(), |side| {
+                side.with_capacity(device, Some(&rows), used, side.capacity())
+            }),
         }
     }
 }

@@ -13,9 +13,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use htc_formats::model::{Activation, RopePairs};
+use htc_kernels::Pool;
 use htc_kernels::cpu::hadamard_block;
 use htc_kernels::cuda::{Device, DeviceMemory, ops};
-use htc_kernels::{Pool, ShapeError};
 
 pub use self::buffers::{GpuBuffer, GpuRotation, GpuVector};
 use self::heads::{Step, Turn};
@@ -23,8 +23,8 @@ pub use self::kv::GpuKv;
 pub use self::need::{GpuMemoryEstimate, PlannedSession};
 use self::pending::Pending;
 use super::{Attention, Backend, Factor, HeadShape, Product, SequenceRows, refine_one_by_one};
-use crate::error::{ExecError, Result};
-use crate::kv::KvPlan;
+use crate::error::Result;
+use crate::kv::{KvPlan, out_of_range};
 use crate::sampling::SamplingParameters;
 use crate::tensor::Tensor;
 
@@ -126,22 +126,12 @@ impl<D: Device> Gpu<D> {
         self.unchecked = false;
         match faults.take_first(&self.device)? {
             None => Ok(()),
-            Some(fault) => Err(ExecError::KvRange {
-                layer: fault.entry / 2,
-                side: kv::SIDES[fault.entry % 2],
-                position: fault.row,
-                value: fault.value,
-            }),
+            Some(fault) => {
+                let (layer, side) = (fault.entry / 2, fault.entry % 2);
+                Err(out_of_range(layer, side, fault.row, fault.value))
+            }
         }
     }
-}
-
-fn missing(what: &'static str) -> ExecError {
-    ExecError::Shape(ShapeError {
-        argument: what,
-        expected: 1,
-        actual: 0,
-    })
 }
 
 impl<D: Device> Backend for Gpu<D> {

@@ -4,13 +4,13 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use htc_formats::block;
-use htc_kernels::ShapeError;
 use htc_kernels::reference;
 
 use super::Reference;
-use crate::error::{ExecError, Result};
+use crate::error::Result;
 use crate::kv::{
-    CompressionEnergies, KeptRows, Kv, KvLayout, KvPlan, KvType, LayerBases, rounding,
+    CompressionEnergies, KeptRows, Kv, KvLayout, KvPlan, KvType, LayerBases, missing, out_of_range,
+    rounding,
 };
 
 /// Keys and values of each layer: full rows `[positions, kv_heads, head_size]`, and coordinates
@@ -27,8 +27,6 @@ struct Layer {
     low: [Vec<f64>; 2],
     bases: Option<Arc<LayerBases>>,
 }
-
-const SIDES: [&str; 2] = ["key", "value"];
 
 impl Kv for ReferenceKv {
     type Backend = Reference;
@@ -73,12 +71,8 @@ impl Kv for ReferenceKv {
             // Overwrites positions that were appended but not counted.
             held.truncate(kept * row);
             for (t, numbers) in x[numbers.clone()].chunks_exact(row).enumerate() {
-                rounded(kv_type, numbers, held).map_err(|value| ExecError::KvRange {
-                    layer,
-                    side: SIDES[side],
-                    position: start + t,
-                    value,
-                })?;
+                rounded(kv_type, numbers, held)
+                    .map_err(|value| out_of_range(layer, side, start + t, value))?;
             }
         }
         Ok(())
@@ -104,12 +98,7 @@ impl Kv for ReferenceKv {
                     let turn = &turns[side][index % heads * rank * rank..][..rank * rank];
                     let new: Vec<f64> = turn.chunks_exact(rank).map(|row| dot(row, old)).collect();
                     rounded(KvType::F16, &new, &mut low[side]).map_err(|value| {
-                        ExecError::KvRange {
-                            layer,
-                            side: SIDES[side],
-                            position: position + index / heads,
-                            value,
-                        }
+                        out_of_range(layer, side, position + index / heads, value)
                     })?;
                 }
             }
@@ -130,14 +119,13 @@ impl Kv for ReferenceKv {
         let compressed = self.layout.low_rank_rows(layer);
         let position = self.layout.evicted(layer) + front + compressed;
         let held = &mut self.layers[layer];
-        let bases = held.bases.clone().ok_or(ShapeError {
-            argument: "bases of the layer",
-            expected: 1,
-            actual: 0,
-        })?;
+        let bases = held
+            .bases
+            .clone()
+            .ok_or_else(|| missing("bases of the layer"))?;
         let rows = front * row..(front + count) * row;
         let mut energies = CompressionEnergies::default();
-        for (side, name) in SIDES.into_iter().enumerate() {
+        for side in 0..2 {
             // Overwrites positions that were appended but not counted.
             held.low[side].truncate(compressed * bases.kv_heads * bases.ranks[side]);
             let vectors = held.full[side][rows.clone()].chunks_exact(size).enumerate();
@@ -149,12 +137,7 @@ impl Kv for ReferenceKv {
                 energies.before[side] += before;
                 energies.residual[side] += (before - kept).max(0.0);
                 rounded(KvType::F16, &coordinates, &mut held.low[side]).map_err(|value| {
-                    ExecError::KvRange {
-                        layer,
-                        side: name,
-                        position: position + index / bases.kv_heads,
-                        value,
-                    }
+                    out_of_range(layer, side, position + index / bases.kv_heads, value)
                 })?;
             }
         }

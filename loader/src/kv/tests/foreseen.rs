@@ -3,7 +3,7 @@
 use super::sessions::{Fixture, options};
 use super::*;
 use crate::dial::ActiveSetting;
-use crate::generate::{GenerateError, GenerateLimits, Generator};
+use crate::generate::{GenerateLimits, Generator};
 use crate::sampling::Sampler;
 use crate::speculate::{DraftLength, Speculator};
 use crate::{ExecError, Pool};
@@ -84,7 +84,7 @@ fn kinds_that_compress_between_steps_refuse_verification() {
             GenerateLimits::tokens(4),
         );
         match generator.map(drop) {
-            Err(GenerateError::Exec(error)) => assert!(is_it(&error), "{error}"),
+            Err(error) => assert!(is_it(&error), "{error}"),
             other => panic!("{other:?}"),
         }
         assert_eq!(session.position(), 0);

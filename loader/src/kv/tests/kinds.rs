@@ -161,18 +161,18 @@ fn options_that_do_not_fit_the_model_are_refused() {
     };
     assert!(matches!(
         with(|o| o.max_pass_positions = Some(0)),
-        ExecError::KvOption { .. }
+        ExecError::OptionRange { .. }
     ));
     assert!(matches!(
         with(|o| o.importance_window = 0),
-        ExecError::KvOption { .. }
+        ExecError::OptionRange { .. }
     ));
     assert!(matches!(
         with(|o| o.oja.period = 0),
-        ExecError::KvOption { .. }
+        ExecError::OptionRange { .. }
     ));
     let rate = with(|o| o.oja.decode_rate = f32::NAN);
-    assert!(matches!(rate, ExecError::KvOption { .. }), "{rate}");
+    assert!(matches!(rate, ExecError::OptionRange { .. }), "{rate}");
     let error = with(|o| o.max_prompt_positions = Some(96));
     assert!(
         matches!(error, ExecError::KeepTooSmall { least: 97, .. }),

@@ -203,14 +203,6 @@ impl Controller {
         }
     }
 
-    /// Returns the decision for a failed reading.
-    pub fn apply_failed_reading(&mut self, at: Duration) -> Decision {
-        self.apply_reading(&Reading {
-            time: at,
-            ..Reading::default()
-        })
-    }
-
     fn follow_temperature(&mut self, celsius: Option<f64>, rise: f64) {
         let Some(celsius) = celsius else {
             self.held_temperature = None;

@@ -185,7 +185,7 @@ fn missing_quantities_impose_no_limit_and_are_reported_once() {
     assert_eq!(at(7.0, 80.0).temperature, ReadingStatus::Available);
     assert_eq!(
         controller
-            .apply_failed_reading(Duration::from_secs(8))
+            .apply_reading(&Reading::without_values(Duration::from_secs(8)))
             .temperature,
         ReadingStatus::Lost
     );
@@ -227,7 +227,7 @@ fn unused_temperature_imposes_no_limit() {
         (ReadingStatus::Unused, LimitReason::PowerCap)
     );
     assert!(capped.fraction < 1.0);
-    let lost = controller.apply_failed_reading(Duration::from_secs(2));
+    let lost = controller.apply_reading(&Reading::without_values(Duration::from_secs(2)));
     assert_eq!(
         (lost.fraction, lost.power, lost.reason),
         (1.0, ReadingStatus::Lost, LimitReason::NoReading)

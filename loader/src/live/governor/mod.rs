@@ -268,10 +268,7 @@ impl<F: FnMut(&Event)> PollingThread<F> {
     fn poll_until_stopped(&mut self, interval: Duration) {
         let info = self.sensor.info().clone();
         self.emit_event(
-            &Reading {
-                time: self.clock.now(),
-                ..Reading::default()
-            },
+            &Reading::without_values(self.clock.now()),
             EventKind::Start {
                 sensor: info.name,
                 notes: info.notes,
@@ -305,10 +302,7 @@ impl<F: FnMut(&Event)> PollingThread<F> {
             drop(shared.changed.wait_timeout_while(orders, left, waiting));
         }
         self.follow.set_fraction(1.0);
-        let end = Reading {
-            time: self.clock.now(),
-            ..Reading::default()
-        };
+        let end = Reading::without_values(self.clock.now());
         self.emit_event(&end, EventKind::Stop);
     }
 
@@ -319,12 +313,8 @@ impl<F: FnMut(&Event)> PollingThread<F> {
                 (reading, self.controller.apply_reading(&reading), None)
             }
             Err(error) => {
-                let at = self.clock.now();
-                let none = Reading {
-                    time: at,
-                    ..Reading::default()
-                };
-                (none, self.controller.apply_failed_reading(at), Some(error))
+                let none = Reading::without_values(self.clock.now());
+                (none, self.controller.apply_reading(&none), Some(error))
             }
         };
         let before = self.follow.fraction();

@@ -40,6 +40,14 @@ pub struct Reading {
 }
 
 impl Reading {
+    /// Returns a reading without values.
+    pub fn without_values(time: Duration) -> Reading {
+        Reading {
+            time,
+            ..Reading::default()
+        }
+    }
+
     /// Returns the temperature if plausible: not an error value such as -1 or 255, and within
     /// [`PLAUSIBLE_TEMPERATURE`].
     pub fn plausible_temperature(&self) -> Option<f64> {

@@ -13,12 +13,12 @@ fn number_outside_the_kv_cache_names_the_option_of_commands_that_have_it() {
     let failures: [Failure; 3] = [
         EvaluateError::Exec(range()).into(),
         EvaluateError::Reference(range()).into(),
-        GenerateError::Exec(range()).into(),
+        range().into(),
     ];
     let failures = failures.map(|failure| Err::<(), _>(failure).in_file(&path).unwrap_err());
     let bench = Failure::Bench(BenchError::Generate {
         model: "a.gguf".into(),
-        error: GenerateError::Exec(range()),
+        error: range(),
     });
     for failure in failures.into_iter().chain([bench]) {
         let reason = failure.reason();
