@@ -110,9 +110,11 @@ compiled_for! {
         unsafe { _mm_lddqu_si128(bytes.as_ptr().cast()) }
     }
 
-    pub(super) fn load_256(bytes: &[u8; 32]) -> __m256i {
+    /// Loads 32 bytes of integers.
+    pub(super) fn load_256<T: Copy, const N: usize>(integers: &[T; N]) -> __m256i {
+        const { assert!(size_of::<[T; N]>() == 32) };
         // SAFETY: in bounds.
-        unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) }
+        unsafe { _mm256_loadu_si256(integers.as_ptr().cast()) }
     }
 
     pub(super) fn broadcast_f16(bytes: &[u8; 2]) -> __m256 {
@@ -136,7 +138,7 @@ compiled_for! {
 
     fn unpack_f32<F: FnMut(usize, __m256)>(b: &[u8; 128], mut each: F) {
         for i in 0..4 {
-            each(i, _mm256_castsi256_ps(load_256(subarray(b, i * 32))));
+            each(i, _mm256_castsi256_ps(load_256(subarray::<32>(b, i * 32))));
         }
     }
 

@@ -134,14 +134,18 @@ compiled_for! {
         unsafe { _mm_lddqu_si128(bytes.as_ptr().cast()) }
     }
 
-    pub(super) fn load_256(bytes: &[u8; 32]) -> __m256i {
+    /// Loads 32 bytes of integers.
+    pub(super) fn load_256<T: Copy, const N: usize>(integers: &[T; N]) -> __m256i {
+        const { assert!(size_of::<[T; N]>() == 32) };
         // SAFETY: in bounds.
-        unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) }
+        unsafe { _mm256_loadu_si256(integers.as_ptr().cast()) }
     }
 
-    pub(super) fn load_512(bytes: &[u8; 64]) -> __m512i {
+    /// Loads 64 bytes of integers.
+    pub(super) fn load_512<T: Copy, const N: usize>(integers: &[T; N]) -> __m512i {
+        const { assert!(size_of::<[T; N]>() == 64) };
         // SAFETY: in bounds.
-        unsafe { _mm512_loadu_si512(bytes.as_ptr().cast()) }
+        unsafe { _mm512_loadu_si512(integers.as_ptr().cast()) }
     }
 
     fn broadcast_f16(bytes: &[u8; 8]) -> __m512 {
@@ -161,19 +165,19 @@ compiled_for! {
 
     fn unpack_f32<F: FnMut(usize, __m512)>(b: &[u8; 128], mut each: F) {
         for i in 0..2 {
-            each(i, _mm512_castsi512_ps(load_512(subarray(b, i * 64))));
+            each(i, _mm512_castsi512_ps(load_512(subarray::<64>(b, i * 64))));
         }
     }
 
     fn unpack_f16<F: FnMut(usize, __m512)>(b: &[u8; 64], mut each: F) {
         for i in 0..2 {
-            each(i, _mm512_cvtph_ps(load_256(subarray(b, i * 32))));
+            each(i, _mm512_cvtph_ps(load_256(subarray::<32>(b, i * 32))));
         }
     }
 
     fn unpack_bf16<F: FnMut(usize, __m512)>(b: &[u8; 64], mut each: F) {
         for i in 0..2 {
-            let wide = _mm512_cvtepu16_epi32(load_256(subarray(b, i * 32)));
+            let wide = _mm512_cvtepu16_epi32(load_256(subarray::<32>(b, i * 32)));
             each(i, _mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide)));
         }
     }

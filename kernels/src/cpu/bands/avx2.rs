@@ -131,15 +131,13 @@ struct WindowPattern {
 /// to the upper end of sixteen bits.
 const fn window_pattern(bits: usize, from: usize, width: usize) -> WindowPattern {
     let (mut bytes, mut factors) = ([0; 16], [0; 16]);
-    let mut i = 0;
-    while i < 8 {
+    const_for!(i in 0..8 => {
         let bit = i * bits + from;
         bytes[2 * i] = (bit / 8) as u8;
         bytes[2 * i + 1] = (bit / 8 + 1) as u8;
         factors[i] = 1 << (16 - width - bit % 8);
         factors[i + 8] = factors[i];
-        i += 1;
-    }
+    });
     WindowPattern { bytes, factors }
 }
 

@@ -90,14 +90,12 @@ pub(super) const fn table_entries(bits: usize) -> [i8; 64] {
         return entries;
     }
     let magnitudes = CODEBOOKS[bits - 2];
-    let mut i = 0;
-    while i < magnitudes.len() {
+    const_for!(i in 0..magnitudes.len() => {
         entries[i] = magnitudes[i];
         if bits == 2 || bits == 4 {
             entries[magnitudes.len() + i] = -magnitudes[i];
         }
-        i += 1;
-    }
+    });
     entries
 }
 
