@@ -227,6 +227,29 @@ impl DeviceSpan {
 /// [`DeviceSpan`]s.
 pub unsafe trait KernelArguments: Copy + 'static {}
 
+/// Defines [`KernelArguments`] of integers, floats, [`DeviceSpan`]s and such arguments; checks that
+/// they have no padding.
+macro_rules! kernel_arguments {
+    ($($(#[$attribute:meta])* $visibility:vis struct $name:ident {
+        $($(#[$field_attribute:meta])* $field_visibility:vis $field:ident: $kind:ty,)*
+    })*) => {
+        $(
+            $(#[$attribute])*
+            #[derive(Clone, Copy)]
+            #[repr(C)]
+            $visibility struct $name {
+                $($(#[$field_attribute])* $field_visibility $field: $kind,)*
+            }
+
+            const _: () = assert!(size_of::<$name>() == 0 $(+ size_of::<$kind>())*, "padding");
+
+            // SAFETY: of the types above, in the layout of the kernel, without padding.
+            unsafe impl crate::cuda::device::KernelArguments for $name {}
+        )*
+    };
+}
+pub(super) use kernel_arguments;
+
 /// A kernel and the number of threads per block.
 #[derive(Debug)]
 pub struct Kernel<A> {

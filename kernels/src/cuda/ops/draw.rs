@@ -1,7 +1,9 @@
 //! Sampling of a token on the device, so that the host does not read all logits.
 
 use super::{F32_BYTES, byte_span, kernel_count};
-use crate::cuda::device::{Device, DeviceError, DeviceMemory, DeviceSpan, Kernel, KernelArguments};
+use crate::cuda::device::{
+    Device, DeviceError, DeviceMemory, DeviceSpan, Kernel, kernel_arguments,
+};
 
 /// Sampling parameters: top-k, top-p, then softmax at a temperature; ties by token id.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -16,20 +18,19 @@ pub struct SamplingParameters {
     pub uniform: f64,
 }
 
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct DrawArgument {
-    x: DeviceSpan,
-    out: DeviceSpan,
-    uniform: f64,
-    numbers: u32,
-    top_k: u32,
-    top_p: f32,
-    temperature: f32,
-}
+kernel_arguments! {
+    // Layouts as in `draw.cu`.
 
-// SAFETY: layout as in `draw.cu`, without padding.
-unsafe impl KernelArguments for DrawArgument {}
+    struct DrawArgument {
+        x: DeviceSpan,
+        out: DeviceSpan,
+        uniform: f64,
+        numbers: u32,
+        top_k: u32,
+        top_p: f32,
+        temperature: f32,
+    }
+}
 
 /// Maximum number of logits; their weights are summed in 64 bits.
 pub const MAX_SAMPLED_LOGITS: usize = 1 << 22;

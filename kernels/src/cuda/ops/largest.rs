@@ -1,5 +1,7 @@
 use super::{F32_BYTES, byte_span, kernel_count};
-use crate::cuda::device::{Device, DeviceError, DeviceMemory, DeviceSpan, Kernel, KernelArguments};
+use crate::cuda::device::{
+    Device, DeviceError, DeviceMemory, DeviceSpan, Kernel, kernel_arguments,
+};
 
 /// Maximum k.
 pub const MAX_TOP_K: usize = 64;
@@ -8,18 +10,17 @@ const BLOCK: usize = 4096;
 
 const NO_INDEX: u32 = u32::MAX;
 
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct Seek {
-    x: DeviceSpan,
-    before: DeviceSpan,
-    out: DeviceSpan,
-    numbers: u32,
-    most: u32,
-}
+kernel_arguments! {
+    // Layouts as in `sampling.cu`.
 
-// SAFETY: layout as in `sampling.cu`, without padding.
-unsafe impl KernelArguments for Seek {}
+    struct Seek {
+        x: DeviceSpan,
+        before: DeviceSpan,
+        out: DeviceSpan,
+        numbers: u32,
+        most: u32,
+    }
+}
 
 /// Buffers of a top-k selection.
 #[derive(Debug)]
