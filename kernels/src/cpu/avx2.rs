@@ -6,24 +6,11 @@ use std::arch::x86_64::{
     _mm256_set1_ps as broadcast, _mm256_setzero_ps as zero,
 };
 
-use htc_formats::DType;
-
 use super::activations;
 use super::bands;
-use super::blocks::{
-    Aligned, SEGMENT, block_decoder, compiled_for, decoder, float_kernels, kernel_table, padded,
-    prefetch, row_groups, small_batch_kernels, subarray, supported,
-};
+use super::blocks::{compiled_for, kernel_table, prefetch, subarray};
 use super::dot;
-use super::heads::{
-    AttentionKernels, ColumnOperands, attention_kernels, attention_table, decode_kernels,
-};
 use super::int_gemm;
-use super::kernels::Kernels;
-use super::lanes::{self, Loops, loop_table, with_features};
-use super::matvec::decoded_matvec;
-use super::plain;
-use crate::matrix::Matrix;
 
 /// Returns the tables with and without VNNI, each if the processor supports its instructions.
 pub(super) fn kernels() -> [Option<&'static Kernels>; 2] {

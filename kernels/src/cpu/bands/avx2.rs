@@ -17,8 +17,8 @@ use htc_formats::bands::{CHUNK, Code, CodeKind, QUADS_PER_GROUP, TRELLIS_TABLES,
 
 use super::scalar::{Stream, codebook_chunks};
 use super::{
-    ColumnGroupKernels, GroupScratch, GroupWeights, RowValues, SummedVectorGroup, by_bits,
-    dot_unpacked, subarray,
+    ColumnGroupKernels, GroupScratch, GroupWeights, RowValues, VectorGroup, by_bits, dot_unpacked,
+    subarray,
 };
 use crate::cpu::blocks::supported;
 use codebook::multiply as multiply_codebook;
@@ -47,7 +47,7 @@ fn multiply(
     code: Code,
     column_group: &[u8],
     groups: Range<usize>,
-    vector: &SummedVectorGroup<'_>,
+    vector: &VectorGroup<'_>,
     scratch: &mut GroupScratch,
     sums: &mut [RowValues],
 ) {

@@ -15,10 +15,7 @@ use htc_formats::bands::{
 };
 
 use super::scalar::{Stream, codebook_chunks};
-use super::{
-    ColumnGroupKernels, GroupScratch, GroupWeights, RowValues, SummedVectorGroup, VectorGroup,
-    subarray,
-};
+use super::{ColumnGroupKernels, GroupScratch, GroupWeights, RowValues, VectorGroup, subarray};
 use crate::cpu::blocks::{compiled_for, supported};
 use crate::cpu::dot::{load_128 as load, sdot};
 
@@ -227,7 +224,7 @@ macro_rules! kernels {
                 code: Code,
                 column_group: &[u8],
                 groups: Range<usize>,
-                vector: &SummedVectorGroup<'_>,
+                vector: &VectorGroup<'_>,
                 _: &mut GroupScratch,
                 sums: &mut [RowValues],
             ) {

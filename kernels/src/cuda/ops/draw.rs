@@ -1,6 +1,6 @@
 //! Sampling of a token on the device, so that the host does not read all logits.
 
-use super::{F32_BYTES, byte_span, kernel_count};
+use super::{F32_BYTES, GrowingBuffer, byte_span, kernel_count};
 use crate::cuda::device::{
     Device, DeviceError, DeviceMemory, DeviceSpan, Kernel, kernel_arguments,
 };
@@ -40,12 +40,14 @@ const NO_INDEX: u32 = u32::MAX;
 /// Output buffer of sampling.
 #[derive(Debug)]
 pub struct TokenSampler<D: Device> {
-    out: Option<D::Memory>,
+    out: GrowingBuffer<D>,
 }
 
 impl<D: Device> Default for TokenSampler<D> {
     fn default() -> Self {
-        TokenSampler { out: None }
+        TokenSampler {
+            out: GrowingBuffer::default(),
+        }
     }
 }
 
@@ -64,11 +66,7 @@ impl<D: Device> TokenSampler<D> {
         draw: &SamplingParameters,
     ) -> Result<(), DeviceError> {
         const KERNEL: Kernel<DrawArgument> = Kernel::new("draw_token", 1024);
-        let out = match self.out.take() {
-            Some(out) => out,
-            None => device.allocate(2 * F32_BYTES)?,
-        };
-        let out = self.out.insert(out);
+        let out = self.out.reserve(device, 2 * F32_BYTES)?;
         if !(1..=MAX_SAMPLED_LOGITS).contains(&numbers) {
             return Err(super::shape_mismatch(
                 "numbers to draw from",
@@ -91,7 +89,7 @@ impl<D: Device> TokenSampler<D> {
 
     /// Returns the token after all earlier operations; `None` if a logit is not finite.
     pub fn take(&self, device: &D) -> Result<Option<u32>, DeviceError> {
-        let Some(out) = &self.out else {
+        let Some(out) = &self.out.0 else {
             return Ok(None);
         };
         let mut words = [0; 2 * F32_BYTES];

@@ -240,6 +240,15 @@ pub struct RopeShape {
     pub pairs: usize,
 }
 
+/// Checks that rotated pairs fit in a head.
+pub(super) fn check_pairs(pairs: usize, size: usize) -> Result<(), DeviceError> {
+    let (needed, found) = (2 * pairs * F32_BYTES, size * F32_BYTES);
+    if needed > found {
+        return Err(shape_mismatch("pairs of a head", needed, found));
+    }
+    Ok(())
+}
+
 /// Applies the rotary embedding to `x [rows, heads, size]` with `cosines` and `sines [rows,
 /// pairs]`.
 pub fn rope<D: Device>(
@@ -256,13 +265,7 @@ pub fn rope<D: Device>(
         size,
         pairs,
     } = shape;
-    if 2 * pairs > size {
-        return Err(shape_mismatch(
-            "pairs of a head",
-            2 * pairs * F32_BYTES,
-            size * F32_BYTES,
-        ));
-    }
+    check_pairs(pairs, size)?;
     let arguments = Rope {
         x: float_span(x, "x", &[rows, heads, size])?,
         cosines: float_span(cosines, "cosines", &[rows, pairs])?,

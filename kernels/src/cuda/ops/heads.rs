@@ -2,6 +2,7 @@
 
 use htc_formats::model::RopePairs;
 
+use super::elementwise::check_pairs;
 use super::faults::FaultEntries;
 use super::kv::{KvHeads, KvRows, KvRowsArgument, check_rows};
 use super::{F32_BYTES, float_span, kernel_count, shape_mismatch};
@@ -104,16 +105,13 @@ pub fn prepare_heads<D: Device>(
     const KERNEL: Kernel<Heads> = Kernel::new("heads_ready", 64);
     let HeadsShape { rows, size } = shape;
     let pairs = turn.map_or(0, |turn| turn.pairs);
-    let misfit = |what, needed, found| shape_mismatch(what, needed, found);
-    if 2 * pairs > size {
-        return Err(misfit(
-            "pairs of a head",
-            2 * pairs * F32_BYTES,
-            size * F32_BYTES,
-        ));
-    }
+    check_pairs(pairs, size)?;
     if size * F32_BYTES > SHARED || parts.len() > MAX_HEADS_PARTS {
-        return Err(misfit("a head in shared memory", size * F32_BYTES, SHARED));
+        return Err(shape_mismatch(
+            "a head in shared memory",
+            size * F32_BYTES,
+            SHARED,
+        ));
     }
     let [cosines, sines] = match turn {
         Some(turn) => turn

@@ -256,21 +256,23 @@ fn gather<D: Device>(
     if used == 0 || row_bytes == 0 {
         return Ok(());
     }
-    let range = |what, needed, found| shape_mismatch(what, needed, found);
     let last = match rows {
         None => used - 1,
         Some(rows) if rows.len() == heads * used => {
             rows.iter().copied().max().unwrap_or(0) as usize
         }
-        Some(rows) => return Err(range("rows that are moved", heads * used, rows.len())),
+        Some(rows) => {
+            return Err(shape_mismatch(
+                "rows that are moved",
+                heads * used,
+                rows.len(),
+            ));
+        }
     };
-    if last >= shape.from || used > shape.to {
-        let (needed, found) = if last >= shape.from {
-            (last + 1, shape.from)
-        } else {
-            (used, shape.to)
-        };
-        return Err(range("rows of a head", needed, found));
+    for (needed, found) in [(last + 1, shape.from), (used, shape.to)] {
+        if needed > found {
+            return Err(shape_mismatch("rows of a head", needed, found));
+        }
     }
     let named = rows.map(|rows| put_u32(device, rows)).transpose()?;
     let arguments = Gather {

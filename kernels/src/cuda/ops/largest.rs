@@ -1,7 +1,5 @@
-use super::{F32_BYTES, byte_span, kernel_count};
-use crate::cuda::device::{
-    Device, DeviceError, DeviceMemory, DeviceSpan, Kernel, kernel_arguments,
-};
+use super::{F32_BYTES, GrowingBuffer, byte_span, kernel_count};
+use crate::cuda::device::{Device, DeviceError, DeviceSpan, Kernel, kernel_arguments};
 
 /// Maximum k.
 pub const MAX_TOP_K: usize = 64;
@@ -25,7 +23,7 @@ kernel_arguments! {
 /// Buffers of a top-k selection.
 #[derive(Debug)]
 pub struct TopK<D: Device> {
-    buffer: Option<D::Memory>,
+    buffer: GrowingBuffer<D>,
     result_offset: usize,
     k: usize,
 }
@@ -33,7 +31,7 @@ pub struct TopK<D: Device> {
 impl<D: Device> Default for TopK<D> {
     fn default() -> Self {
         TopK {
-            buffer: None,
+            buffer: GrowingBuffer::default(),
             result_offset: 0,
             k: 0,
         }
@@ -69,17 +67,7 @@ impl<D: Device> TopK<D> {
             passes.push(blocks(last * most));
         }
         let words = passes.iter().sum::<usize>() * record;
-        if self
-            .buffer
-            .as_ref()
-            .is_none_or(|buffer| buffer.len() < words * F32_BYTES)
-        {
-            self.buffer = None;
-            self.buffer = Some(device.allocate(words * F32_BYTES)?);
-        }
-        let Some(buffer) = &self.buffer else {
-            return Ok(());
-        };
+        let buffer = self.buffer.reserve(device, words * F32_BYTES)?;
         let (mut before, mut at, mut numbers) = (None, 0, numbers);
         for &blocks in &passes {
             let arguments = Seek {
@@ -88,26 +76,14 @@ impl<D: Device> TopK<D> {
                     Some(_) => DeviceSpan::NULL,
                 },
                 before: before.unwrap_or(DeviceSpan::NULL),
-                out: byte_span(
-                    buffer,
-                    "the largest",
-                    at * F32_BYTES,
-                    &[blocks, record],
-                    F32_BYTES,
-                )?,
+                out: byte_span(buffer, "the largest", 4 * at, &[blocks, record], F32_BYTES)?,
                 numbers: kernel_count("numbers", numbers)?,
                 most: most as u32,
             };
+            let grid = [kernel_count("blocks", blocks)?, 1, 1];
             // SAFETY: a block reads its existing elements, or the records of the previous pass, and
             // writes a record; the spans cover them.
-            unsafe {
-                device.launch(
-                    &KERNEL,
-                    [kernel_count("blocks", blocks)?, 1, 1],
-                    0,
-                    &arguments,
-                )?
-            };
+            unsafe { device.launch(&KERNEL, grid, 0, &arguments)? };
             (before, self.result_offset) = (Some(arguments.out), at);
             (at, numbers) = (at + blocks * record, blocks * most);
         }
@@ -118,7 +94,7 @@ impl<D: Device> TopK<D> {
     /// Returns index and value of the selected elements after all earlier operations, in descending
     /// order with ties by index; `None` if an element is not finite.
     pub fn take(&self, device: &D) -> Result<Option<Vec<(u32, f32)>>, DeviceError> {
-        let Some(buffer) = &self.buffer else {
+        let Some(buffer) = &self.buffer.0 else {
             return Ok(None);
         };
         let mut record = vec![0; (1 + 2 * self.k) * F32_BYTES];

@@ -18,7 +18,7 @@ use std::ops::Range;
 
 use htc_formats::bands::{GROUP_COLS, GROUP_ROWS, QUADS_PER_GROUP, TILE_ROWS};
 
-use super::super::{GroupScratch, SummedVectorGroup, subarray};
+use super::super::{GroupScratch, VectorGroup, subarray};
 use super::nibbles::{NIBBLE_TABLES, NibbleTables, weights};
 use super::{RowValues, load, load_two_128};
 use crate::cpu::blocks::prefetch;
@@ -40,7 +40,7 @@ const _: () = assert!(
 pub(super) fn multiply<const BITS: usize>(
     column_group: &[u8],
     groups: Range<usize>,
-    vector: &SummedVectorGroup<'_>,
+    vector: &VectorGroup<'_>,
     scratch: &mut GroupScratch,
     sums: &mut [RowValues],
 ) {

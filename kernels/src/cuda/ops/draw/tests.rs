@@ -1,3 +1,5 @@
+#![allow(clippy::unwrap_used, reason = "test code")]
+
 use super::*;
 use crate::cuda::{EmulatedDevice, ops};
 
