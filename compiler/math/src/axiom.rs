@@ -20,7 +20,7 @@ use htc_formats::model::ProjectionKind;
 
 use super::gauge::{Diagonal, Gauge};
 use super::panels::Panels;
-use super::{Algebra, FactoriseError, Weight};
+use super::{Algebra, FactoriseError, Weight, check_rank};
 
 /// Limit of `|log g_i|`: an unused channel would absorb all of the scale.
 const MAX_ABS_LOG_GAUGE: f64 = 2.772_588_722_239_781;
@@ -290,12 +290,7 @@ impl<'a> Objective<'a> {
                     });
                 }
                 let order = projection.weight.rows.min(projection.weight.cols);
-                if projection.rank == 0 || projection.rank > order {
-                    return Err(FactoriseError::Rank {
-                        requested: projection.rank,
-                        largest: order,
-                    });
-                }
+                check_rank(projection.rank, order)?;
                 let form = if order == channels {
                     ChannelEnergy::Gram(projection.channels_as_columns(algebra).gram()?)
                 } else {

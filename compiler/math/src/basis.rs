@@ -6,7 +6,7 @@ use super::exempt::ExemptColumns;
 use super::gauge::{Gauge, product};
 use super::panels::Panels;
 use super::sink::{Sink, SinkOutcome, append_direction};
-use super::{Algebra, FactoriseError, Host, Weight, largest_entry_is_negative};
+use super::{Algebra, FactoriseError, Host, Weight, check_length, check_rank, sign_of_largest};
 
 /// Smaller ones are rounding.
 const RELATIVE_EIGENVALUE_FLOOR: f64 = 1e-14;
@@ -100,13 +100,8 @@ pub fn shared_basis_with(
 ) -> Result<SharedBasis, FactoriseError> {
     let d = check(weights, k)?;
     options.gauge.check(d)?;
-    if let Some(sink) = options.sink
-        && sink.direction.len() != d
-    {
-        return Err(FactoriseError::VectorLength {
-            expected: d,
-            found: sink.direction.len(),
-        });
+    if let Some(sink) = options.sink {
+        check_length(d, sink.direction.len())?;
     }
     if options.exempt.is_empty() {
         project(weights, k, options)
@@ -138,11 +133,7 @@ fn project(
             Gauge::None => 1.0,
             _ => read.norm_l2(),
         };
-        let length = if largest_entry_is_negative(read.as_ref().iter().map(|&v| v as f32)) {
-            -length
-        } else {
-            length
-        };
+        let length = length * sign_of_largest(read.as_ref().iter().map(|&v| v as f32));
         if length != 1.0 {
             read.iter_mut().for_each(|v| *v /= length);
             write.iter_mut().for_each(|v| *v *= length);
@@ -273,19 +264,14 @@ fn project_with_exempt(
     })
 }
 
-fn check(weights: &[Weight<'_>], k: usize) -> Result<usize, FactoriseError> {
+pub(super) fn check(weights: &[Weight<'_>], k: usize) -> Result<usize, FactoriseError> {
     let d = Weight::check_all(weights)?;
-    if k == 0 || k > d {
-        return Err(FactoriseError::Rank {
-            requested: k,
-            largest: d,
-        });
-    }
+    check_rank(k, d)?;
     Ok(d)
 }
 
 /// Returns `P [d, k]`, unrounded, and all eigenvalues of `K`, decreasing.
-fn leading_eigenvectors(
+pub(super) fn leading_eigenvectors(
     gram: Mat<f64>,
     k: usize,
     weighting: BasisWeighting,
@@ -302,7 +288,7 @@ fn leading_eigenvectors(
 }
 
 /// Returns the lower triangle of `K = Σ w_i G W_iᵀ W_i G`.
-fn shared_gram(
+pub(super) fn shared_gram(
     weights: &[Weight<'_>],
     weighting: BasisWeighting,
     gauge: &Gauge,
@@ -440,21 +426,4 @@ fn leading_from_row_gram(
         column.iter_mut().for_each(|v| *v /= length);
     }
     Ok(p)
-}
-
-#[cfg(test)]
-pub(super) fn basis_f64(
-    weights: &[Weight<'_>],
-    k: usize,
-    weighting: BasisWeighting,
-) -> Result<(Mat<f64>, Vec<f64>), FactoriseError> {
-    check(weights, k)?;
-    let gram = shared_gram(weights, weighting, &Gauge::None, &Host)?;
-    let (mut p, eigenvalues) = leading_eigenvectors(gram, k, weighting, &Gauge::None, &Host)?;
-    for column in p.col_iter_mut() {
-        if largest_entry_is_negative(column.as_ref().iter().map(|&v| v as f32)) {
-            column.iter_mut().for_each(|v| *v = -*v);
-        }
-    }
-    Ok((p, eigenvalues))
 }

@@ -8,7 +8,7 @@
 //! the best factors minimise the first. If `Ŵ ŝ = W ŝ` for a sink direction, the output there is
 //! off by `b`.
 
-use super::{FactoriseError, SecondMoment, Weight, dot};
+use super::{FactoriseError, SecondMoment, Weight, check_length, dot};
 
 /// Resolution of a second moment stored in float32; keeps the variance of a nearly constant channel
 /// positive.
@@ -61,12 +61,7 @@ pub fn mean_energy(weight: Weight<'_>, mean: &[f64]) -> f64 {
 }
 
 pub(super) fn check_mean(mean: &[f64], inputs: usize) -> Result<(), FactoriseError> {
-    if mean.len() != inputs {
-        return Err(FactoriseError::VectorLength {
-            expected: inputs,
-            found: mean.len(),
-        });
-    }
+    check_length(inputs, mean.len())?;
     check_finite(mean)
 }
 

@@ -23,7 +23,7 @@ use htc_formats::bands::rotate;
 use htc_formats::block::NearbyKind;
 
 use super::gauge::SecondMoment;
-use super::{FactoriseError, Weight, product_of_rows};
+use super::{FactoriseError, Weight, check_length, product_of_rows};
 
 /// Block-quantised format whose scales are fixed before its codes.
 pub trait BlockFormat {
@@ -146,15 +146,7 @@ impl ErrorFeedback {
                     moment[col * n + row] = moment[row * n + col];
                 }
             }
-            let (factor, conditional) =
-                factorise_moment(n, |row, col| moment[row * n + col].into())?;
-            Ok(Box::new(ErrorFeedback {
-                order: n,
-                factor,
-                conditional,
-                moment,
-                rotated: OnceLock::new(),
-            }))
+            ErrorFeedback::from_entries(n, |row, col| moment[row * n + col].into()).map(Box::new)
         });
         feedback.as_deref().map_err(Clone::clone)
     }
@@ -174,12 +166,7 @@ impl ErrorFeedback {
     ) -> Result<QuantisedRows<C::Scales>, FactoriseError> {
         rows.check(0)?;
         let (n, block) = (self.order, code.block_len());
-        if rows.cols != n {
-            return Err(FactoriseError::VectorLength {
-                expected: n,
-                found: rows.cols,
-            });
-        }
+        check_length(n, rows.cols)?;
         if block == 0 || !n.is_multiple_of(block) {
             return Err(FactoriseError::Blocks { cols: n, block });
         }

@@ -159,18 +159,34 @@ fn product_of_rows(x: &[f32], y: &[f32], n: usize) -> Vec<f32> {
     out
 }
 
+/// Checks the length of a vector over the inputs.
+fn check_length(expected: usize, found: usize) -> Result<(), FactoriseError> {
+    if found == expected {
+        return Ok(());
+    }
+    Err(FactoriseError::VectorLength { expected, found })
+}
+
+/// Checks that a rank is 1 to `largest`.
+fn check_rank(requested: usize, largest: usize) -> Result<(), FactoriseError> {
+    if (1..=largest).contains(&requested) {
+        return Ok(());
+    }
+    Err(FactoriseError::Rank { requested, largest })
+}
+
 fn dot(x: &[f32], y: &[f64]) -> f64 {
     x.iter().zip(y).map(|(&x, y)| f64::from(x) * y).sum()
 }
 
-/// Decides the sign of singular vectors on the stored float32, independently of the backend's last
-/// bits.
-fn largest_entry_is_negative(vector: impl IntoIterator<Item = f32>) -> bool {
+/// Returns the sign of the largest entry, 1 or -1: that of singular vectors, decided on the stored
+/// float32, independently of the backend's last bits.
+fn sign_of_largest(vector: impl IntoIterator<Item = f32>) -> f64 {
     let largest = vector.into_iter().fold(
         0.0f32,
         |best, v| if v.abs() > best.abs() { v } else { best },
     );
-    largest < 0.0
+    if largest < 0.0 { -1.0 } else { 1.0 }
 }
 
 /// Returns the largest power of two not above a positive normal number, otherwise 1.

@@ -7,7 +7,7 @@ use super::gauge::{Diagonal, Gauge, for_each_quadratic_block, product, scale_row
 use super::panels::Panels;
 use super::sink::{Coverage, Sink, SinkOutcome, coverage_of_parts};
 use super::{
-    Algebra, FactoriseError, Host, LeadingVectors, Weight, dot, largest_entry_is_negative,
+    Algebra, FactoriseError, Host, LeadingVectors, Weight, check_rank, dot, sign_of_largest,
 };
 
 /// Method by which [`low_rank`] computes the singular vectors of the smaller side.
@@ -120,12 +120,7 @@ pub fn low_rank_with(
     }
     let sink = sink.map(|sink| sink.into_unit(weight.cols)).transpose()?;
     let order = weight.rows.min(weight.cols);
-    if r == 0 || r > order {
-        return Err(FactoriseError::Rank {
-            requested: r,
-            largest: order,
-        });
-    }
+    check_rank(r, order)?;
     if !exempt.is_empty() {
         return low_rank_with_exempt(weight, r, options);
     }
@@ -314,11 +309,7 @@ fn prepend_component(along: &[f64], c: &[f64], unit: &[f64], (a, b): FactorPair)
     let norm = |x: &[f64]| x.iter().map(|v| v * v).sum::<f64>().sqrt();
     let scale = (norm(&column) * norm(c)).powf(B_EXPONENT) / norm(&column);
     let mut first: Vec<f32> = c.iter().map(|c| (c / scale) as f32).collect();
-    let sign = if largest_entry_is_negative(first.iter().copied()) {
-        -1.0
-    } else {
-        1.0
-    };
+    let sign = sign_of_largest(first.iter().copied());
     first.iter_mut().for_each(|v| *v *= sign as f32);
     first.extend(a);
     let mut columns = Vec::with_capacity(along.len() * r);
@@ -458,7 +449,7 @@ fn singular_value_powers(values: &[f64], exponent: f64) -> Vec<f64> {
 fn fix_signs(a: &mut [f32], on_b: &mut [f64]) {
     let width = a.len() / on_b.len();
     for (row, factor) in a.chunks_exact_mut(width).zip(on_b) {
-        if largest_entry_is_negative(row.iter().copied()) {
+        if sign_of_largest(row.iter().copied()) < 0.0 {
             row.iter_mut().for_each(|v| *v = -*v);
             *factor = -*factor;
         }

@@ -7,7 +7,7 @@
 use faer::Mat;
 
 use super::gauge::NEGATIVE_EIGENVALUE_TOLERANCE;
-use super::{Algebra, FactoriseError, SecondMoment, largest_entry_is_negative, symmetric_eigen};
+use super::{Algebra, FactoriseError, SecondMoment, sign_of_largest, symmetric_eigen};
 
 /// Orthonormal basis with the energy of each component.
 #[derive(Clone, Debug, PartialEq)]
@@ -53,11 +53,7 @@ pub fn principal_basis(
 fn rows(vectors: &Mat<f64>, as_stored: impl Fn(f64) -> f32) -> Vec<f64> {
     let mut rows = Vec::with_capacity(vectors.nrows() * vectors.ncols());
     for column in vectors.col_iter() {
-        let sign = if largest_entry_is_negative(column.iter().map(|&entry| as_stored(entry))) {
-            -1.0
-        } else {
-            1.0
-        };
+        let sign = sign_of_largest(column.iter().map(|&entry| as_stored(entry)));
         rows.extend(column.iter().map(|entry| sign * entry));
     }
     rows

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::covariance::check_finite;
 use super::gauge::check_diagonal;
-use super::{FactoriseError, Weight};
+use super::{FactoriseError, Weight, check_length};
 
 /// Returns the root mean square coverage of a direction by a random basis, `(rank / width)^½`: the
 /// usual [threshold](Sink::threshold).
@@ -39,12 +39,7 @@ impl<'a> Sink<'a> {
     }
 
     pub(super) fn into_unit(self, inputs: usize) -> Result<(Vec<f64>, f64), FactoriseError> {
-        if self.direction.len() != inputs {
-            return Err(FactoriseError::VectorLength {
-                expected: inputs,
-                found: self.direction.len(),
-            });
-        }
+        check_length(inputs, self.direction.len())?;
         Ok((normalise(self.direction)?, self.threshold))
     }
 }

@@ -8,7 +8,7 @@ use super::gemm::for_each_block;
 use super::heads::ColumnOperands;
 use super::kernels::Kernels;
 use super::kv::{KvNumbers, KvView};
-use super::low_rank::{LowRankView, transpose};
+use super::low_rank::transpose;
 use super::scratch::Scratch;
 use crate::error::ShapeError;
 
@@ -83,7 +83,7 @@ impl Cpu {
         // Queries of a task: the whole group at some positions, or one head at more of them.
         let together = if 2 * group <= MAX_QUERIES { group } else { 1 };
         let height = MAX_QUERIES / together;
-        let ranks = kv.low_rank().map_or([0; 2], LowRankView::ranks);
+        let ranks = kv.low_rank().map_or([0; 2], |low| low.shape.ranks);
         let task_scratch = QueryBlock::scratch_len(size, ranks, MAX_QUERIES);
         let scratch = scratch.take(task_scratch * pool.threads());
         // Cut `out`, viewed as [n, heads * size], into blocks of some positions of some heads.
@@ -113,8 +113,8 @@ impl Cpu {
                 if let Some(low) = kv.low_rank() {
                     block.project_queries(kernels, low.basis(0, kv_head));
                     let (begin, begin_of_last) = (kv.low_row(begin), kv.low_row(begin_of_last));
-                    for tile in (begin..low.positions()).step_by(TILE_POSITIONS) {
-                        let count = TILE_POSITIONS.min(low.positions() - tile);
+                    for tile in (begin..low.shape.positions).step_by(TILE_POSITIONS) {
+                        let count = TILE_POSITIONS.min(low.shape.positions - tile);
                         let [keys, values] = low.rows(kv_head, tile..tile + count);
                         block.score(kernels, Storage::LowRank, keys, attention.softcap);
                         if tile < begin_of_last {

@@ -9,24 +9,11 @@ use std::arch::x86_64::{
     _mm512_set1_ps as broadcast, _mm512_setzero_ps as zero,
 };
 
-use htc_formats::DType;
-
 use super::activations;
 use super::bands;
-use super::blocks::{
-    Aligned, SEGMENT, block_decoder, compiled_for, decoder, float_kernels, kernel_table, padded,
-    prefetch_far as prefetch, row_groups, small_batch_kernels, subarray, supported,
-};
+use super::blocks::{compiled_for, kernel_table, prefetch_far as prefetch, subarray};
 use super::dot;
-use super::heads::{
-    AttentionKernels, ColumnOperands, attention_kernels, attention_table, decode_kernels,
-};
 use super::int_gemm;
-use super::kernels::Kernels;
-use super::lanes::{self, Loops, loop_table, with_features};
-use super::matvec::decoded_matvec;
-use super::plain;
-use crate::matrix::Matrix;
 
 /// Returns the tables with and without VNNI, each if the processor supports its instructions.
 pub(super) fn kernels() -> [Option<&'static Kernels>; 2] {
@@ -134,14 +121,18 @@ compiled_for! {
         unsafe { _mm_lddqu_si128(bytes.as_ptr().cast()) }
     }
 
-    pub(super) fn load_256(bytes: &[u8; 32]) -> __m256i {
+    /// Loads 32 bytes of integers.
+    pub(super) fn load_256<T: Copy, const N: usize>(integers: &[T; N]) -> __m256i {
+        const { assert!(size_of::<[T; N]>() == 32) };
         // SAFETY: in bounds.
-        unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) }
+        unsafe { _mm256_loadu_si256(integers.as_ptr().cast()) }
     }
 
-    pub(super) fn load_512(bytes: &[u8; 64]) -> __m512i {
+    /// Loads 64 bytes of integers.
+    pub(super) fn load_512<T: Copy, const N: usize>(integers: &[T; N]) -> __m512i {
+        const { assert!(size_of::<[T; N]>() == 64) };
         // SAFETY: in bounds.
-        unsafe { _mm512_loadu_si512(bytes.as_ptr().cast()) }
+        unsafe { _mm512_loadu_si512(integers.as_ptr().cast()) }
     }
 
     fn broadcast_f16(bytes: &[u8; 8]) -> __m512 {
@@ -161,19 +152,19 @@ compiled_for! {
 
     fn unpack_f32<F: FnMut(usize, __m512)>(b: &[u8; 128], mut each: F) {
         for i in 0..2 {
-            each(i, _mm512_castsi512_ps(load_512(subarray(b, i * 64))));
+            each(i, _mm512_castsi512_ps(load_512(subarray::<64>(b, i * 64))));
         }
     }
 
     fn unpack_f16<F: FnMut(usize, __m512)>(b: &[u8; 64], mut each: F) {
         for i in 0..2 {
-            each(i, _mm512_cvtph_ps(load_256(subarray(b, i * 32))));
+            each(i, _mm512_cvtph_ps(load_256(subarray::<32>(b, i * 32))));
         }
     }
 
     fn unpack_bf16<F: FnMut(usize, __m512)>(b: &[u8; 64], mut each: F) {
         for i in 0..2 {
-            let wide = _mm512_cvtepu16_epi32(load_256(subarray(b, i * 32)));
+            let wide = _mm512_cvtepu16_epi32(load_256(subarray::<32>(b, i * 32)));
             each(i, _mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide)));
         }
     }

@@ -317,6 +317,21 @@ pub(super) use small_batch_kernels;
 macro_rules! kernel_table {
     ($features:literal, $vector:ty, { $($field:ident: $value:expr,)* },
      $($dtype:ident $module:ident $bytes:literal $len:literal $unpack:ident,)*) => {
+        use htc_formats::DType;
+
+        use crate::cpu::blocks::{
+            Aligned, SEGMENT, block_decoder, decoder, float_kernels, padded, row_groups,
+            small_batch_kernels, supported,
+        };
+        use crate::cpu::heads::{
+            AttentionKernels, ColumnOperands, attention_kernels, attention_table, decode_kernels,
+        };
+        use crate::cpu::kernels::Kernels;
+        use crate::cpu::lanes::{self, Loops, loop_table, with_features};
+        use crate::cpu::matvec::decoded_matvec;
+        use crate::cpu::plain;
+        use crate::matrix::Matrix;
+
         float_kernels!($features, f32, 128, 32, unpack_f32);
         float_kernels!($features, f16, 64, 32, unpack_f16);
         float_kernels!($features, bf16, 64, 32, unpack_bf16);

@@ -169,19 +169,16 @@ impl<'a> KvView<'a> {
         })
     }
 
-    /// Adds low-rank positions: the first [`front`](LowRankView::front) positions of the sequence
+    /// Adds low-rank positions: the first [`front`](super::LowRankShape::front) positions of the sequence
     /// are the first full ones of this view, then come those of `low_rank`, then the other full
     /// ones.
     ///
     /// # Errors
     /// When the heads of `low_rank` differ in number or size.
     pub fn with_low_rank(mut self, low_rank: LowRankView<'a>) -> Result<Self, ShapeError> {
-        check_size("kv heads in low rank", self.kv_heads, low_rank.kv_heads())?;
-        check_size(
-            "head size in low rank",
-            self.head_size,
-            low_rank.head_size(),
-        )?;
+        let shape = low_rank.shape;
+        check_size("kv heads in low rank", self.kv_heads, shape.kv_heads)?;
+        check_size("head size in low rank", self.head_size, shape.head_size)?;
         self.low_rank = Some(low_rank);
         Ok(self)
     }
@@ -204,7 +201,7 @@ impl<'a> KvView<'a> {
     /// Number of low-rank positions, and of the full positions before them.
     pub(crate) fn compressed(&self) -> [usize; 2] {
         self.low_rank
-            .map_or([0; 2], |low| [low.positions(), low.front()])
+            .map_or([0; 2], |low| [low.shape.positions, low.shape.front])
     }
 
     /// Row among the full positions of the first full position from `position`.

@@ -16,12 +16,7 @@ const BATCH_ROWS: usize = 64;
 pub struct LowRankView<'a> {
     stored: [&'a [u16]; 2],
     bases: [&'a [f32]; 2],
-    ranks: [usize; 2],
-    kv_heads: usize,
-    head_size: usize,
-    capacity: usize,
-    positions: usize,
-    front: usize,
+    pub(crate) shape: LowRankShape,
 }
 
 /// Shape of a [`LowRankView`].
@@ -56,63 +51,32 @@ impl<'a> LowRankView<'a> {
         let LowRankShape {
             kv_heads,
             head_size,
-            ranks,
             capacity,
-            positions,
-            front,
+            ..
         } = shape;
         for side in 0..2 {
-            let rank = ranks[side];
+            let rank = shape.ranks[side];
             if rank == 0 || rank > head_size {
                 let what = "rank (coordinates, at least 1 and at most)";
                 return Err(ShapeError::new(what, head_size, rank));
             }
-            let shape = [kv_heads, capacity, rank];
-            check_numbers("coordinates (numbers)", &shape, stored[side].len())?;
-            let shape = [kv_heads, rank, head_size];
-            check_numbers("basis (numbers)", &shape, bases[side].len())?;
+            let numbers = [kv_heads, capacity, rank];
+            check_numbers("coordinates (numbers)", &numbers, stored[side].len())?;
+            let numbers = [kv_heads, rank, head_size];
+            check_numbers("basis (numbers)", &numbers, bases[side].len())?;
         }
-        check_at_most("positions in low rank (at most)", capacity, positions)?;
+        let what = "positions in low rank (at most)";
+        check_at_most(what, capacity, shape.positions)?;
         Ok(LowRankView {
             stored,
             bases,
-            ranks,
-            kv_heads,
-            head_size,
-            capacity,
-            positions,
-            front,
+            shape,
         })
-    }
-
-    /// Number of KV heads.
-    pub fn kv_heads(&self) -> usize {
-        self.kv_heads
-    }
-
-    /// Numbers of a key, and of a value.
-    pub fn head_size(&self) -> usize {
-        self.head_size
-    }
-
-    /// Coordinates of a key and of a value.
-    pub fn ranks(&self) -> [usize; 2] {
-        self.ranks
-    }
-
-    /// Stored positions.
-    pub fn positions(&self) -> usize {
-        self.positions
-    }
-
-    /// Full positions of the sequence before them.
-    pub fn front(&self) -> usize {
-        self.front
     }
 
     /// Components `[rank, head_size]` of the keys (side 0) or values (side 1) of a head.
     pub(crate) fn basis(&self, side: usize, head: usize) -> &'a [f32] {
-        let len = self.ranks[side] * self.head_size;
+        let len = self.shape.ranks[side] * self.shape.head_size;
         &self.bases[side][head * len..][..len]
     }
 
@@ -120,8 +84,8 @@ impl<'a> LowRankView<'a> {
     pub(super) fn projection(&self, side: usize, head: usize) -> SmallMatrix<'a> {
         SmallMatrix {
             numbers: self.basis(side, head),
-            rows: self.ranks[side],
-            cols: self.head_size,
+            rows: self.shape.ranks[side],
+            cols: self.shape.head_size,
             transposed: false,
         }
     }
@@ -130,8 +94,8 @@ impl<'a> LowRankView<'a> {
     pub(super) fn expansion(&self, side: usize, head: usize) -> SmallMatrix<'a> {
         SmallMatrix {
             numbers: self.basis(side, head),
-            rows: self.head_size,
-            cols: self.ranks[side],
+            rows: self.shape.head_size,
+            cols: self.shape.ranks[side],
             transposed: true,
         }
     }
@@ -139,7 +103,7 @@ impl<'a> LowRankView<'a> {
     /// Coordinates of some positions, of keys and of values.
     pub(crate) fn rows(&self, head: usize, rows: Range<usize>) -> [KvNumbers<'a>; 2] {
         [0, 1].map(|side| {
-            let at = |row: usize| (head * self.capacity + row) * self.ranks[side];
+            let at = |row: usize| (head * self.shape.capacity + row) * self.shape.ranks[side];
             KvNumbers::F16(&self.stored[side][at(rows.start)..at(rows.end)])
         })
     }

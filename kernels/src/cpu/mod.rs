@@ -12,6 +12,18 @@
 //! Code for instruction set extensions is in a file per instruction set, behind a table of safe
 //! functions that is returned only if the processor supports them.
 
+/// A `for` loop over a range, for constant functions.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64", test))]
+macro_rules! const_for {
+    ($i:ident in $start:literal..$end:expr => $body:block) => {
+        let mut $i = $start;
+        while $i < $end {
+            $body
+            $i += 1;
+        }
+    };
+}
+
 mod activations;
 mod attention;
 #[cfg(target_arch = "x86_64")]

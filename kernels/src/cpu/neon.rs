@@ -7,23 +7,10 @@ use std::arch::aarch64::*;
 use std::arch::aarch64::{vaddq_f32 as add, vdupq_n_f32 as broadcast, vmulq_f32 as mul};
 use std::arch::asm;
 
-use htc_formats::DType;
-
 use super::activations;
 use super::bands;
-use super::blocks::{
-    Aligned, SEGMENT, block_decoder, compiled_for, decoder, float_kernels, kernel_table, padded,
-    prefetch, row_groups, six_bit_scales, small_batch_kernels, subarray, supported,
-};
+use super::blocks::{compiled_for, kernel_table, prefetch, six_bit_scales, subarray};
 use super::dot;
-use super::heads::{
-    AttentionKernels, ColumnOperands, attention_kernels, attention_table, decode_kernels,
-};
-use super::kernels::Kernels;
-use super::lanes::{self, Loops, loop_table, with_features};
-use super::matvec::decoded_matvec;
-use super::plain;
-use crate::matrix::Matrix;
 
 /// Returns the table with integer dot products, if supported, and the one without.
 pub(super) fn kernels() -> [Option<&'static Kernels>; 2] {

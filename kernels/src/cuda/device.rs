@@ -9,9 +9,47 @@ use crate::linear::LinearAlgebra;
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeviceError {
-    /// No usable device.
-    #[error("no CUDA device: {0}")]
-    Unavailable(DeviceUnavailable),
+    /// The driver library is missing.
+    #[error("no CUDA device: the driver's library (libcuda) is not installed")]
+    NoDriverLibrary,
+    /// The driver does not initialise.
+    #[error("no CUDA device: the driver does not start: {message}")]
+    NoDriver {
+        /// Message of the driver.
+        message: String,
+    },
+    /// No device with the requested index.
+    #[error("no CUDA device: device {requested} asked for, the driver knows {available}")]
+    NoDevice {
+        /// Requested index.
+        requested: usize,
+        /// Number of devices.
+        available: usize,
+    },
+    /// No device with the requested identifier.
+    #[error("no CUDA device: no device is {requested}; there are {available}")]
+    UnknownUuid {
+        /// Requested identifier.
+        requested: String,
+        /// Identifiers of the available devices.
+        available: String,
+    },
+    /// The memory of the device is full.
+    #[error("no CUDA device: {name} has no memory left to begin with")]
+    Full {
+        /// Device name.
+        name: String,
+    },
+    /// The compute capability is too low.
+    #[error("no CUDA device: {name} is of compute capability {capability}, kernels need {minimum}")]
+    TooOld {
+        /// Device name.
+        name: String,
+        /// Its compute capability, e.g. `6.1`.
+        capability: String,
+        /// Lowest supported compute capability.
+        minimum: &'static str,
+    },
     /// Not enough device memory for an allocation.
     #[error(
         "out of device memory: need {needed} more bytes, {free} of {total} are free; use a smaller model or fewer positions, or the processor"
@@ -90,53 +128,6 @@ pub enum DeviceError {
         operation: &'static str,
         /// Message of the driver or library.
         message: String,
-    },
-}
-
-/// Reason why no device is available.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-#[non_exhaustive]
-pub enum DeviceUnavailable {
-    /// The driver library is missing.
-    #[error("the driver's library (libcuda) is not installed")]
-    NoLibrary,
-    /// The driver does not initialise.
-    #[error("the driver does not start: {message}")]
-    NoDriver {
-        /// Message of the driver.
-        message: String,
-    },
-    /// No device with the requested index.
-    #[error("device {requested} asked for, the driver knows {available}")]
-    NoDevice {
-        /// Requested index.
-        requested: usize,
-        /// Number of devices.
-        available: usize,
-    },
-    /// No device with the requested identifier.
-    #[error("no device is {requested}; there are {available}")]
-    UnknownUuid {
-        /// Requested identifier.
-        requested: String,
-        /// Identifiers of the available devices.
-        available: String,
-    },
-    /// The memory of the device is full.
-    #[error("{name} has no memory left to begin with")]
-    Full {
-        /// Device name.
-        name: String,
-    },
-    /// The compute capability is too low.
-    #[error("{name} is of compute capability {capability}, kernels need {minimum}")]
-    TooOld {
-        /// Device name.
-        name: String,
-        /// Its compute capability, e.g. `6.1`.
-        capability: String,
-        /// Lowest supported compute capability.
-        minimum: &'static str,
     },
 }
 
@@ -226,6 +217,29 @@ impl DeviceSpan {
 /// The type is `repr(C)` without implicit padding and consists of integers, floats and
 /// [`DeviceSpan`]s.
 pub unsafe trait KernelArguments: Copy + 'static {}
+
+/// Defines [`KernelArguments`] of integers, floats, [`DeviceSpan`]s and such arguments; checks that
+/// they have no padding.
+macro_rules! kernel_arguments {
+    ($($(#[$attribute:meta])* $visibility:vis struct $name:ident {
+        $($(#[$field_attribute:meta])* $field_visibility:vis $field:ident: $kind:ty,)*
+    })*) => {
+        $(
+            $(#[$attribute])*
+            #[derive(Clone, Copy)]
+            #[repr(C)]
+            $visibility struct $name {
+                $($(#[$field_attribute])* $field_visibility $field: $kind,)*
+            }
+
+            const _: () = assert!(size_of::<$name>() == 0 $(+ size_of::<$kind>())*, "padding");
+
+            // SAFETY: of the types above, in the layout of the kernel, without padding.
+            unsafe impl crate::cuda::device::KernelArguments for $name {}
+        )*
+    };
+}
+pub(super) use kernel_arguments;
 
 /// A kernel and the number of threads per block.
 #[derive(Debug)]

@@ -22,8 +22,7 @@ pub use memory::CudaMemory;
 
 use super::code::KernelCode;
 use super::device::{
-    Device, DeviceError, DeviceMemory, DeviceUnavailable, Kernel, KernelArguments, MemoryOffset,
-    upload_parts_via_host,
+    Device, DeviceError, DeviceMemory, Kernel, KernelArguments, MemoryOffset, upload_parts_via_host,
 };
 use super::step::{Step, StepCounts};
 use crate::linear::LinearAlgebra;
@@ -123,7 +122,7 @@ impl Cuda {
     /// Returns all devices known to the driver, including unsupported ones.
     ///
     /// # Errors
-    /// [`DeviceError::Unavailable`] without a library, a driver or any device.
+    /// Without a library, a driver or any device.
     pub fn devices() -> Result<Vec<DeviceProperties>, DeviceError> {
         find::list_devices()
     }
@@ -132,8 +131,8 @@ impl Cuda {
     /// device, otherwise from the cache or from NVRTC.
     ///
     /// # Errors
-    /// [`DeviceError::Unavailable`] without a usable device, [`DeviceError::NoCode`] without
-    /// kernels for it, [`DeviceError::Code`] if they do not compile or load.
+    /// Without a usable device, [`DeviceError::NoCode`] without kernels for it,
+    /// [`DeviceError::Code`] if they do not compile or load.
     pub fn open(which: DeviceSelector, options: CudaOptions<'_>) -> Result<Cuda, DeviceError> {
         let found = find::select_device(which)?;
         let device = find::device_handle(found.index as i32)?;
@@ -142,7 +141,7 @@ impl Cuda {
         match unsafe { sys::cuDevicePrimaryCtxRetain(&mut context, device) } {
             CUresult::CUDA_ERROR_OUT_OF_MEMORY => {
                 let name = found.name;
-                return Err(DeviceError::Unavailable(DeviceUnavailable::Full { name }));
+                return Err(DeviceError::Full { name });
             }
             code => check_driver(code, "opening a device")?,
         }

@@ -22,8 +22,7 @@ mod tests;
 mod which;
 
 pub use device::{
-    Device, DeviceError, DeviceMemory, DeviceSpan, DeviceUnavailable, Kernel, KernelArguments,
-    MemoryOffset,
+    Device, DeviceError, DeviceMemory, DeviceSpan, Kernel, KernelArguments, MemoryOffset,
 };
 #[cfg(feature = "cuda")]
 pub use driver::{Cuda, CudaLinear, CudaMemory};

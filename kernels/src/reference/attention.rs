@@ -61,7 +61,7 @@ fn expand_head(kv: &KvView<'_>, head: usize, side: usize, positions: usize) -> V
     let [compressed, front] = kv.compressed();
     let mut all = to_f64(kv.rows(head, 0..front)[side]);
     if let Some(low) = kv.low_rank() {
-        let (rank, size) = (low.ranks()[side], low.head_size());
+        let (rank, size) = (low.shape.ranks[side], low.shape.head_size);
         let basis = low.basis(side, head);
         for coordinates in to_f64(low.rows(head, 0..compressed)[side]).chunks_exact(rank) {
             all.extend((0..size).map(|d| {

@@ -1,6 +1,6 @@
 //! Reference products with quantised vectors.
 
-use super::embed;
+use super::matmul;
 use crate::error::{ShapeError, check_numbers};
 use crate::matrix::Matrix;
 
@@ -25,29 +25,23 @@ pub fn quantised_vector(x: &[f32]) -> Vec<f64> {
     out
 }
 
-/// Computes [`matmul`](super::matmul) with every row of `x` quantised.
+/// Computes [`matmul`] with every row of `x` quantised.
 ///
 /// # Errors
-/// As [`matmul`](super::matmul).
+/// As [`matmul`].
 pub fn quantised_matmul(
     w: Matrix<'_>,
     n: usize,
     x: &[f32],
     y: &mut [f32],
 ) -> Result<(), ShapeError> {
-    let (rows, cols) = (w.rows(), w.cols());
-    check_numbers("x (numbers)", &[n, cols], x.len())?;
-    check_numbers("y (numbers)", &[n, rows], y.len())?;
-    let mut row = vec![0.0; cols];
-    let x: Vec<_> = (0..n)
-        .map(|t| quantised_vector(&x[t * cols..][..cols]))
-        .collect();
-    for i in 0..rows {
-        embed(w, i, &mut row)?;
-        for (t, x) in x.iter().enumerate() {
-            let products = row.iter().zip(x).map(|(&w, x)| f64::from(w) * x);
-            y[t * rows + i] = products.sum::<f64>() as f32;
-        }
+    check_numbers("x (numbers)", &[n, w.cols()], x.len())?;
+    let rows = x.chunks_exact(w.cols().max(1));
+    let x: Vec<f64> = rows.flat_map(quantised_vector).collect();
+    let mut products = vec![0.0; y.len()];
+    matmul(w, n, &x, &mut products)?;
+    for (y, product) in y.iter_mut().zip(products) {
+        *y = product as f32;
     }
     Ok(())
 }

@@ -6,8 +6,8 @@ use htc_formats::htz::{CodeFormat, CodeImage, Digest, KernelCode};
 use htc_kernels::cuda::driver::{CudaOptions, DeviceSelector};
 use htc_kernels::cuda::source::{UNITS, sources_digest};
 use htc_kernels::cuda::{
-    Cuda, CudaMemory, Device, DeviceError, DeviceMemory, DeviceSpan, DeviceUnavailable,
-    EmulatedDevice, Kernel, KernelArguments, code::GpuArchitecture, compile::Compiler, ops,
+    Cuda, CudaMemory, Device, DeviceError, DeviceMemory, DeviceSpan, EmulatedDevice, Kernel,
+    KernelArguments, code::GpuArchitecture, compile::Compiler, ops,
 };
 
 use super::steps;
@@ -47,9 +47,9 @@ pub fn open() -> Cuda {
     open_with(|_| ()).unwrap()
 }
 
-fn unavailable(which: DeviceSelector) -> DeviceUnavailable {
+fn unavailable(which: DeviceSelector) -> DeviceError {
     match Cuda::open(which, CudaOptions::default()) {
-        Err(DeviceError::Unavailable(why)) => why,
+        Err(why) if why.to_string().starts_with("no CUDA device: ") => why,
         other => panic!("{other:?}"),
     }
 }
@@ -83,7 +83,7 @@ pub fn run(name: &str, log: &Path) {
     match name {
         "no-library" => assert_eq!(
             unavailable(DeviceSelector::Index(0)),
-            DeviceUnavailable::NoLibrary
+            DeviceError::NoDriverLibrary
         ),
         "a-library-that-is-too-old" => {
             let why = unavailable(DeviceSelector::Index(0)).to_string();
@@ -94,15 +94,14 @@ pub fn run(name: &str, log: &Path) {
         }
         "a-stub" => {
             let why = unavailable(DeviceSelector::Index(0)).to_string();
-            let expected =
-                "the driver does not start: the library is a stub (CUDA_ERROR_STUB_LIBRARY)";
+            let expected = "no CUDA device: the driver does not start: the library is a stub (CUDA_ERROR_STUB_LIBRARY)";
             assert_eq!(why, expected);
         }
         "a-driver-without-devices" | "no-devices" => {
             let why = unavailable(DeviceSelector::Index(3));
             assert_eq!(
                 why,
-                DeviceUnavailable::NoDevice {
+                DeviceError::NoDevice {
                     requested: 3,
                     available: 0
                 }
@@ -110,14 +109,15 @@ pub fn run(name: &str, log: &Path) {
         }
         "an-old-device" => {
             let why = unavailable(DeviceSelector::Index(1)).to_string();
-            let expected = "Emulated 1 is of compute capability 7.5, kernels need 8.0";
+            let expected =
+                "no CUDA device: Emulated 1 is of compute capability 7.5, kernels need 8.0";
             assert_eq!(why, expected);
             assert_eq!(Cuda::devices().unwrap().len(), 2);
         }
         "a-full-device" => {
             let why = unavailable(DeviceSelector::Index(0));
             let name = "Emulated 0".to_owned();
-            assert_eq!(why, DeviceUnavailable::Full { name });
+            assert_eq!(why, DeviceError::Full { name });
         }
         "devices-by-index-and-identifier" => devices(),
         "code" => code(log),
@@ -172,7 +172,7 @@ fn devices() {
     let why = unavailable(DeviceSelector::Index(2));
     assert_eq!(
         why,
-        DeviceUnavailable::NoDevice {
+        DeviceError::NoDevice {
             requested: 2,
             available: 2
         }

@@ -317,25 +317,20 @@ fn codebook_for(
     tables: &mut Vec<CodebookEncoder>,
     bits: u8,
 ) -> Result<&CodebookEncoder, FactoriseError> {
-    let at = match tables.iter().position(|of| of.bits() == bits) {
-        Some(at) => at,
-        None => {
-            tables.push(CodebookEncoder::new(bits)?);
-            tables.len() - 1
-        }
-    };
-    Ok(&tables[at])
+    let at = tables.iter().position(|of| of.bits() == bits);
+    if at.is_none() {
+        tables.push(CodebookEncoder::new(bits)?);
+    }
+    Ok(&tables[at.unwrap_or(tables.len() - 1)])
 }
 
 fn trellis_for(searches: &mut Vec<Viterbi>, code: Code) -> Option<&mut Viterbi> {
-    let at = match searches.iter().position(|of| of.code() == code) {
-        Some(at) => at,
-        None => {
-            searches.push(Viterbi::new(code)?);
-            searches.len() - 1
-        }
-    };
-    searches.get_mut(at)
+    let at = searches.iter().position(|of| of.code() == code);
+    if at.is_none() {
+        searches.push(Viterbi::new(code)?);
+    }
+    let last = searches.len() - 1;
+    searches.get_mut(at.unwrap_or(last))
 }
 
 /// Rounds a row scale to f16.

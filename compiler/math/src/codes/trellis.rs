@@ -98,8 +98,7 @@ impl Viterbi {
         let first = match start {
             PathStart::At(first) => first,
             PathStart::After(state) => {
-                let class = usize::from(state) >> self.bits();
-                self.cheapest(targets, importance, 0, class) as u16
+                self.cheapest(targets, importance, 0, self.successors(state.into())) as u16
             }
         };
         self.trace(targets, importance, first, states);
@@ -124,6 +123,11 @@ impl Viterbi {
         STATES >> self.bits()
     }
 
+    /// Returns the first state that may follow a state, and the distance between them.
+    fn successors(&self, state: usize) -> [usize; 2] {
+        [state >> self.bits(), self.state_classes()]
+    }
+
     fn state_at_seam(&mut self, targets: &[f32], importance: Option<&[f32]>) -> u16 {
         let around = SEAM.min(targets.len() / 2);
         let (mut x, mut weights, mut path) = std::mem::take(&mut self.seam);
@@ -137,7 +141,7 @@ impl Viterbi {
         path.resize(x.len(), 0);
         let window = importance.map(|_| &*weights);
         self.fill_costs(&x, window, None);
-        let last = self.cheapest_end(&x, window);
+        let last = self.cheapest(&x, window, 0, [0, 1]) as u16;
         self.trace(&x, window, last, &mut path);
         let first = path.get(around).copied().unwrap_or(0);
         self.seam = (x, weights, path);
@@ -170,29 +174,20 @@ impl Viterbi {
         weight_cost(terms(targets[t], weight), value, kept)
     }
 
-    fn cheapest_end(&self, targets: &[f32], importance: Option<&[f32]>) -> u16 {
-        let mut best = (f32::INFINITY, 0);
-        for state in 0..STATES {
-            let cost = self.cost(targets, importance, 0, state);
-            if cost < best.0 {
-                best = (cost, state as u16);
-            }
-        }
-        best.1
-    }
-
+    /// Returns the state with the cheapest path from weight `t` on, of `first` and every `step`-th
+    /// after it.
     fn cheapest(
         &self,
         targets: &[f32],
         importance: Option<&[f32]>,
         t: usize,
-        class: usize,
+        [first, step]: [usize; 2],
     ) -> usize {
-        let mut best = (f32::INFINITY, class);
-        for before in (class..STATES).step_by(self.state_classes()) {
-            let cost = self.cost(targets, importance, t, before);
+        let mut best = (f32::INFINITY, first);
+        for state in (first..STATES).step_by(step) {
+            let cost = self.cost(targets, importance, t, state);
             if cost < best.0 {
-                best = (cost, before);
+                best = (cost, state);
             }
         }
         best.1
@@ -206,7 +201,7 @@ impl Viterbi {
             if t + 1 == count {
                 break;
             }
-            state = self.cheapest(targets, importance, t + 1, state >> self.bits());
+            state = self.cheapest(targets, importance, t + 1, self.successors(state));
         }
     }
 }
@@ -226,21 +221,21 @@ fn terms(target: f32, weight: f32) -> [f32; 2] {
 type Step = fn(&Values, [f32; 2], &[f32], &mut [f32]);
 
 fn select_step(bits: u32) -> Step {
-    #[cfg(target_arch = "x86_64")]
-    if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
-        return match bits {
-            2 => step_avx2::<2, { STATES >> 2 }>,
-            3 => step_avx2::<3, { STATES >> 3 }>,
-            4 => step_avx2::<4, { STATES >> 4 }>,
-            _ => step_avx2::<5, { STATES >> 5 }>,
+    macro_rules! by_bits {
+        ($step:ident) => {
+            match bits {
+                2 => $step::<2, { STATES >> 2 }>,
+                3 => $step::<3, { STATES >> 3 }>,
+                4 => $step::<4, { STATES >> 4 }>,
+                _ => $step::<5, { STATES >> 5 }>,
+            }
         };
     }
-    match bits {
-        2 => step::<2, { STATES >> 2 }>,
-        3 => step::<3, { STATES >> 3 }>,
-        4 => step::<4, { STATES >> 4 }>,
-        _ => step::<5, { STATES >> 5 }>,
+    #[cfg(target_arch = "x86_64")]
+    if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
+        return by_bits!(step_avx2);
     }
+    by_bits!(step)
 }
 
 /// Bit-identical to [`step`].

@@ -1,15 +1,31 @@
 use faer::Mat;
 
-use super::super::basis::basis_f64;
+use super::super::basis::{check, leading_eigenvectors, shared_gram};
 use super::super::{
-    BasisWeighting, FactoriseError, Host, SharedBasis, Weight, relative_tail, shared_basis,
-    shared_error, shared_singular_values,
+    BasisWeighting, FactoriseError, Gauge, Host, SharedBasis, Weight, relative_tail, shared_basis,
+    shared_error, shared_singular_values, sign_of_largest,
 };
 use super::{
     Dense, Rng, close, decreasing, matrix, norm, orthonormal, orthonormality, signs_are_fixed,
 };
 
 use BasisWeighting::{Equal, Normalised};
+
+fn basis_f64(
+    weights: &[Weight<'_>],
+    k: usize,
+    weighting: BasisWeighting,
+) -> Result<(Mat<f64>, Vec<f64>), FactoriseError> {
+    check(weights, k)?;
+    let gram = shared_gram(weights, weighting, &Gauge::None, &Host)?;
+    let (mut p, eigenvalues) = leading_eigenvectors(gram, k, weighting, &Gauge::None, &Host)?;
+    for column in p.col_iter_mut() {
+        if sign_of_largest(column.as_ref().iter().map(|&v| v as f32)) < 0.0 {
+            column.iter_mut().for_each(|v| *v = -*v);
+        }
+    }
+    Ok((p, eigenvalues))
+}
 
 fn attention(d: usize, seed: u64) -> [Dense; 3] {
     let kv = d / 4;

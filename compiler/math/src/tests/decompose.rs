@@ -175,7 +175,7 @@ fn fewer_vectors_are_the_first_ones() {
 #[cfg(feature = "openblas")]
 #[test]
 fn backends_agree() {
-    use super::super::largest_entry_is_negative;
+    use super::super::sign_of_largest;
 
     for n in [5, 60, 200] {
         let (left, right) = (orthonormal(2 * n, n, 29), orthonormal(n, n, 31));
@@ -186,7 +186,7 @@ fn backends_agree() {
             let [one, other] = [0, 1].map(|i| {
                 let mut found = solvers[i].1(matrix.clone(), n / 2).unwrap();
                 for column in found.vectors.col_iter_mut() {
-                    if largest_entry_is_negative(column.as_ref().iter().map(|&v| v as f32)) {
+                    if sign_of_largest(column.as_ref().iter().map(|&v| v as f32)) < 0.0 {
                         column.iter_mut().for_each(|v| *v = -*v);
                     }
                 }

@@ -81,27 +81,18 @@ impl Cpu {
             let (kv_head, split) = (task / splits, task % splits);
             let (sums, ends) = parts.split_at_mut(group * size);
             sums.fill(0.0);
-            let (run, q) = match (visible.run(split), kv.low_rank(), &low_queries) {
-                ((true, rows), Some(low), Some(queries)) => {
-                    let sizes = low.ranks();
-                    let [keys, values] = low.rows(kv_head, rows);
-                    let q = &queries[kv_head * group * sizes[0]..][..group * sizes[0]];
-                    let run = PositionRun {
-                        keys,
-                        values,
-                        sizes,
-                    };
-                    (run, q)
+            let (is_low, rows) = visible.run(split);
+            let (queries, sizes, [keys, values]) = match (kv.low_rank(), &low_queries) {
+                (Some(low), Some(queries)) if is_low => {
+                    (&queries[..], low.shape.ranks, low.rows(kv_head, rows))
                 }
-                ((_, rows), _, _) => {
-                    let [keys, values] = kv.rows(kv_head, rows);
-                    let run = PositionRun {
-                        keys,
-                        values,
-                        sizes: [size; 2],
-                    };
-                    (run, &q[kv_head * group * size..][..group * size])
-                }
+                _ => (q, [size; 2], kv.rows(kv_head, rows)),
+            };
+            let q = &queries[kv_head * group * sizes[0]..][..group * sizes[0]];
+            let run = PositionRun {
+                keys,
+                values,
+                sizes,
             };
             let sums = &mut sums[..group * run.sizes[1]];
             match (run.keys, run.values) {
@@ -119,7 +110,7 @@ impl Cpu {
     /// Returns the coordinates `[heads, rank]` of queries `[heads, head_size]` in the bases of
     /// keys.
     fn query_coordinates(&self, low: &LowRankView<'_>, group: usize, q: &[f32]) -> Vec<f32> {
-        let (rank, size) = (low.ranks()[0], low.head_size());
+        let (rank, size) = (low.shape.ranks[0], low.shape.head_size);
         let mut queries = vec![0.0; q.len() / size * rank];
         self.pool
             .chunks_mut(&mut queries, group * rank, |kv_head, queries| {
@@ -141,7 +132,7 @@ impl Cpu {
     ) {
         let (size, splits) = (kv.head_size(), visible.splits());
         let part = size + 2;
-        let low_size = kv.low_rank().map_or(0, |low| low.ranks()[1]);
+        let low_size = kv.low_rank().map_or(0, |low| low.shape.ranks[1]);
         let mut coordinates = vec![0.0; out.len() / size * low_size];
         for (head, out) in out.chunks_exact_mut(size).enumerate() {
             let (kv_head, g) = (head / group, head % group);

@@ -84,7 +84,7 @@ impl Cpu {
                     let rows = run[0] - front..run[1] - front;
                     let q = self.head_coordinates(low, kv_head, q);
                     let [keys, _] = low.rows(kv_head, rows);
-                    self.score_run(&q, keys, low.ranks()[0], attention, columns);
+                    self.score_run(&q, keys, low.shape.ranks[0], attention, columns);
                 }
                 None => {
                     let rows = kv.full_row(run[0])..kv.full_row(run[1]);

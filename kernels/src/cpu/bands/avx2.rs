@@ -17,8 +17,8 @@ use htc_formats::bands::{CHUNK, Code, CodeKind, QUADS_PER_GROUP, TRELLIS_TABLES,
 
 use super::scalar::{Stream, codebook_chunks};
 use super::{
-    ColumnGroupKernels, GroupScratch, GroupWeights, RowValues, SummedVectorGroup, by_bits,
-    dot_unpacked, subarray,
+    ColumnGroupKernels, GroupScratch, GroupWeights, RowValues, VectorGroup, by_bits, dot_unpacked,
+    subarray,
 };
 use crate::cpu::blocks::supported;
 use codebook::multiply as multiply_codebook;
@@ -47,7 +47,7 @@ fn multiply(
     code: Code,
     column_group: &[u8],
     groups: Range<usize>,
-    vector: &SummedVectorGroup<'_>,
+    vector: &VectorGroup<'_>,
     scratch: &mut GroupScratch,
     sums: &mut [RowValues],
 ) {
@@ -131,15 +131,13 @@ struct WindowPattern {
 /// to the upper end of sixteen bits.
 const fn window_pattern(bits: usize, from: usize, width: usize) -> WindowPattern {
     let (mut bytes, mut factors) = ([0; 16], [0; 16]);
-    let mut i = 0;
-    while i < 8 {
+    const_for!(i in 0..8 => {
         let bit = i * bits + from;
         bytes[2 * i] = (bit / 8) as u8;
         bytes[2 * i + 1] = (bit / 8 + 1) as u8;
         factors[i] = 1 << (16 - width - bit % 8);
         factors[i + 8] = factors[i];
-        i += 1;
-    }
+    });
     WindowPattern { bytes, factors }
 }
 

@@ -17,8 +17,8 @@ use super::wide::{
     interleaved, separated, spread,
 };
 use super::{
-    ColumnGroupKernels, GROUPS, GroupScratch, GroupWeights, RowValues, SummedVectorGroup,
-    VectorGroup, by_bits, subarray,
+    ColumnGroupKernels, GROUPS, GroupScratch, GroupWeights, RowValues, VectorGroup, by_bits,
+    subarray,
 };
 use crate::cpu::blocks::{compiled_for, supported};
 

@@ -65,7 +65,7 @@ pub(crate) struct ColumnGroupKernels {
 type AddProducts = fn(&[GroupWeights], &[RowValues], &[VectorGroup<'_>], &mut [RowValues]);
 
 type Multiply =
-    fn(Code, &[u8], Range<usize>, &SummedVectorGroup<'_>, &mut GroupScratch, &mut [RowValues]);
+    fn(Code, &[u8], Range<usize>, &VectorGroup<'_>, &mut GroupScratch, &mut [RowValues]);
 
 /// Calls a function that is generic over the number of bits of a code.
 #[cfg(any(target_arch = "x86_64", test))]
@@ -92,14 +92,26 @@ use by_bits;
 /// Sums of the rows of a group.
 pub(super) type RowValues = [f32; GROUP_ROWS];
 
-/// Part of a single vector in a column group.
-pub(crate) struct SummedVectorGroup<'a> {
+/// Part of a vector in a column group.
+#[derive(Clone, Copy)]
+pub(crate) struct VectorGroup<'a> {
     /// Quantised values.
     pub codes: &'a [i8; GROUP_COLS],
     /// Scale of the codes.
     pub scale: f32,
     /// Sum of the codes.
     pub sum: i32,
+}
+
+impl<'a> VectorGroup<'a> {
+    fn new(super_blocks: &'a [SuperBlock], column_group: usize) -> Self {
+        let (super_block, b) = (&super_blocks[column_group / BLOCKS], column_group % BLOCKS);
+        VectorGroup {
+            codes: &super_block.codes[b],
+            scale: super_block.scales[b],
+            sum: super_block.sums[b],
+        }
+    }
 }
 
 /// Scratch space of a thread, for rearranged bytes of a column group.
@@ -129,27 +141,14 @@ fn dot_unpacked(
     code: Code,
     column_group: &[u8],
     groups: Range<usize>,
-    vector: &SummedVectorGroup<'_>,
+    vector: &VectorGroup<'_>,
     sums: &mut [RowValues],
 ) {
     let mut integers = [[[0; CHUNK]; QUADS_PER_GROUP]; GROUPS];
     let integers = &mut integers[..groups.len()];
     let factors = &factors(code, column_group, &groups)[..groups.len()];
     unpack(code, column_group, groups, integers);
-    let part = VectorGroup {
-        codes: vector.codes,
-        scale: vector.scale,
-    };
-    add(integers, factors, &[part], sums);
-}
-
-/// Part of one of several vectors in a column group.
-#[derive(Clone, Copy)]
-pub(crate) struct VectorGroup<'a> {
-    /// Quantised values.
-    pub codes: &'a [i8; GROUP_COLS],
-    /// Scale of the codes.
-    pub scale: f32,
+    add(integers, factors, &[*vector], sums);
 }
 
 const MAX_SUMS: usize = 2048;
@@ -302,12 +301,7 @@ impl RowTask<'_> {
         let mut scratch = GroupScratch([0; GroupScratch::BYTES]);
         let (codebook, trellis) = sums.split_at_mut(groups.len());
         for (column_group, &code) in self.w.codes().iter().enumerate() {
-            let (super_block, b) = (&vectors[column_group / BLOCKS], column_group % BLOCKS);
-            let vector = SummedVectorGroup {
-                codes: &super_block.codes[b],
-                scale: super_block.scales[b],
-                sum: super_block.sums[b],
-            };
+            let vector = VectorGroup::new(vectors, column_group);
             let bytes = self.w.tile_bytes(self.row / TILE_ROWS, column_group);
             let sums = match code.kind() {
                 CodeKind::Codebook => &mut *codebook,
@@ -338,16 +332,9 @@ impl RowTask<'_> {
                 CodeKind::Codebook => &mut *codebook,
                 CodeKind::Trellis => &mut *trellis,
             };
-            let (block, b) = (column_group / BLOCKS, column_group % BLOCKS);
+            let vectors = vectors.chunks_exact(vectors.len() / n);
             parts.clear();
-            parts.extend(
-                vectors
-                    .chunks_exact(vectors.len() / n)
-                    .map(|super_blocks| VectorGroup {
-                        codes: &super_blocks[block].codes[b],
-                        scale: super_blocks[block].scales[b],
-                    }),
-            );
+            parts.extend(vectors.map(|vector| VectorGroup::new(vector, column_group)));
             (kernels.add)(integers, factors, &parts, sums);
         }
     }

@@ -15,10 +15,7 @@ use htc_formats::bands::{
 };
 
 use super::scalar::{Stream, codebook_chunks};
-use super::{
-    ColumnGroupKernels, GroupScratch, GroupWeights, RowValues, SummedVectorGroup, VectorGroup,
-    subarray,
-};
+use super::{ColumnGroupKernels, GroupScratch, GroupWeights, RowValues, VectorGroup, subarray};
 use crate::cpu::blocks::{compiled_for, supported};
 use crate::cpu::dot::{load_128 as load, sdot};
 
@@ -43,14 +40,12 @@ const fn windows(bits: usize, from: usize) -> Windows {
         bytes: [[0; WIDTH]; 2],
         shifts: [[0; 8]; 2],
     };
-    let mut i = 0;
-    while i < WIDTH {
+    const_for!(i in 0..WIDTH => {
         let bit = i * bits + from;
         windows.bytes[i / 8][2 * (i % 8)] = (bit / 8) as u8;
         windows.bytes[i / 8][2 * (i % 8) + 1] = (bit / 8 + 1) as u8;
         windows.shifts[i / 8][i % 8] = -((bit % 8) as i16);
-        i += 1;
-    }
+    });
     windows
 }
 
@@ -66,13 +61,11 @@ static CODEBOOK_TABLES: [[i8; 64]; 6] = [
 const fn codebook_table(bits: usize) -> [i8; 64] {
     let table = CODEBOOKS[bits - 2];
     let mut entries = [0; 64];
-    let mut code = 0;
-    while code < 64 {
+    const_for!(code in 0..64 => {
         let magnitude = table[code % table.len()];
         let negative = code / table.len() % 2 == 1;
         entries[code] = if negative { -magnitude } else { magnitude };
-        code += 1;
-    }
+    });
     entries
 }
 
@@ -231,7 +224,7 @@ macro_rules! kernels {
                 code: Code,
                 column_group: &[u8],
                 groups: Range<usize>,
-                vector: &SummedVectorGroup<'_>,
+                vector: &VectorGroup<'_>,
                 _: &mut GroupScratch,
                 sums: &mut [RowValues],
             ) {

@@ -8,9 +8,7 @@ use htc_formats::bands::{
     TILE_ROWS, TRELLIS_TABLES, codebook_value,
 };
 
-use super::{
-    ColumnGroupKernels, GroupScratch, GroupWeights, RowValues, SummedVectorGroup, VectorGroup,
-};
+use super::{ColumnGroupKernels, GroupScratch, GroupWeights, RowValues, VectorGroup};
 
 /// Kernels for any processor.
 pub(in super::super) const KERNELS: ColumnGroupKernels = ColumnGroupKernels {
@@ -139,7 +137,7 @@ fn multiply(
     code: Code,
     column_group: &[u8],
     groups: Range<usize>,
-    vector: &SummedVectorGroup<'_>,
+    vector: &VectorGroup<'_>,
     _: &mut GroupScratch,
     sums: &mut [RowValues],
 ) {

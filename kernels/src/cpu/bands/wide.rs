@@ -83,18 +83,12 @@ macro_rules! byte_permute_kernels {
             let (factors_of_pairs, factors_of_rest) = factors.as_chunks::<2>();
             let together = sums.chunks_mut(MAX_VECTORS * stride);
             for (vectors, sums) in vectors.chunks(MAX_VECTORS).zip(together) {
-                let mut centres = [0; MAX_VECTORS];
-                for (centre, vector) in centres.iter_mut().zip(vectors) {
-                    for &code in vector.codes {
-                        *centre -= 128 * i32::from(code);
-                    }
-                }
                 for (i, (pair, factors)) in pairs.iter().zip(factors_of_pairs).enumerate() {
-                    multiply_tile(pair, factors, vectors, &centres, &mut sums[2 * i..], stride);
+                    multiply_tile(pair, factors, vectors, &mut sums[2 * i..], stride);
                 }
                 if let ([group], [factors]) = (rest, factors_of_rest) {
                     let (group, factors) = (&[*group], &[*factors]);
-                    multiply_tile(group, factors, vectors, &centres, &mut sums[stride - 1..], stride);
+                    multiply_tile(group, factors, vectors, &mut sums[stride - 1..], stride);
                 }
             }
         }
@@ -106,7 +100,6 @@ macro_rules! byte_permute_kernels {
             integers: &[GroupWeights; G],
             factors: &[RowValues; G],
             vectors: &[VectorGroup<'_>],
-            centres: &[i32; MAX_VECTORS],
             sums: &mut [RowValues],
             stride: usize,
         ) {
@@ -116,9 +109,9 @@ macro_rules! byte_permute_kernels {
                     weights[g][quad] = flip_sign_bits(load_integers(&integers[g][quad]));
                 }
             }
-            for (t, (vector, &centre)) in vectors.iter().zip(centres).enumerate() {
+            for (t, vector) in vectors.iter().enumerate() {
                 let four = pack_quads(vector.codes);
-                let mut totals = [broadcast_i32(centre); G];
+                let mut totals = [broadcast_i32(-128 * vector.sum); G];
                 for quad in 0..QUADS_PER_GROUP {
                     let four = broadcast_i32(four[quad]);
                     for g in 0..G {
@@ -138,7 +131,7 @@ macro_rules! byte_permute_kernels {
             code: Code,
             column_group: &[u8],
             groups: Range<usize>,
-            vector: &SummedVectorGroup<'_>,
+            vector: &VectorGroup<'_>,
             scratch: &mut GroupScratch,
             sums: &mut [RowValues],
         ) {
@@ -166,7 +159,7 @@ macro_rules! byte_permute_kernels {
             code: Code,
             column_group: &[u8],
             groups: Range<usize>,
-            vector: &SummedVectorGroup<'_>,
+            vector: &VectorGroup<'_>,
             sums: &mut [RowValues],
         ) {
             let tables = &TRELLISES[code.table_index()][BITS - 2];
@@ -182,7 +175,7 @@ macro_rules! byte_permute_kernels {
             [low, high]: &TrellisTables,
             column_group: &[u8],
             groups: Range<usize>,
-            vector: &SummedVectorGroup<'_>,
+            vector: &VectorGroup<'_>,
             sums: &mut [RowValues],
         ) {
             let blocks = const { &StreamPattern::for_bits(BITS) };
@@ -285,7 +278,7 @@ macro_rules! byte_permute_kernels {
             code: Code,
             column_group: &[u8],
             groups: Range<usize>,
-            vector: &SummedVectorGroup<'_>,
+            vector: &VectorGroup<'_>,
             scratch: &mut GroupScratch,
             sums: &mut [RowValues],
         ) {

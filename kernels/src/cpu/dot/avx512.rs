@@ -89,11 +89,9 @@ struct RowSums {
 
 const fn repeat_lanes(runs: [i32; 4]) -> [i32; 16] {
     let mut lanes = [0; 16];
-    let mut i = 0;
-    while i < 16 {
+    const_for!(i in 0..16 => {
         lanes[i] = runs[i / 4];
-        i += 1;
-    }
+    });
     lanes
 }
 
@@ -177,7 +175,7 @@ use matvec_kernel;
 /// vector.
 macro_rules! format_product {
     ($module:ident, $bytes:literal x $blocks:literal, runs $run:literal, $order:ident, centres $centres:expr,
-     $lanes:expr, $scales:expr, $factors:ident, $codes:ident) => {
+     $lanes:expr, $scales:expr, $factors:ident, $codes:expr) => {
         matvec_kernel!(
             "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c",
             $module,
@@ -204,11 +202,6 @@ const UNIT_SCALES: [f32; 16] = [1.0; 16];
 compiled_for! {
     "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c";
 
-    fn load_lanes(lanes: &[i32; 16]) -> __m512i {
-        // SAFETY: in bounds.
-        unsafe { _mm512_loadu_si512(lanes.as_ptr().cast()) }
-    }
-
     fn load_floats(numbers: &[f32; 16]) -> __m512 {
         // SAFETY: in bounds.
         unsafe { _mm512_loadu_ps(numbers.as_ptr()) }
@@ -231,7 +224,7 @@ compiled_for! {
             for (codes, x) in codes[registers.clone()].iter().zip(&x.codes[registers]) {
                 totals = _mm512_dpbusd_epi32(totals, *codes, *x);
             }
-            let factors = _mm512_permutexvar_ps(load_lanes(lanes), factors);
+            let factors = _mm512_permutexvar_ps(load_512(lanes), factors);
             let products = &mut sums.products[shared % 2];
             *products = _mm512_fmadd_ps(_mm512_cvtepi32_ps(totals), factors, *products);
         }
@@ -270,7 +263,7 @@ compiled_for! {
                 RegisterOrder::Nibbles => ([0, 4, 1, 5][i], [2, 6, 3, 7][i]),
                 RegisterOrder::Alternating => (i / 2 * 4 + i % 2, i / 2 * 4 + i % 2 + 2),
             };
-            *codes = concat_256(load_signed(&x.codes[a]), load_signed(&x.codes[b]));
+            *codes = concat_256(load_256(&x.codes[a]), load_256(&x.codes[b]));
         }
         if matches!(order, RegisterOrder::Halves | RegisterOrder::Nibbles) {
             let [a, b, c, d] = codes;
@@ -315,11 +308,6 @@ compiled_for! {
             scales: _mm512_mul_ps(both, load_floats(times)),
             sums,
         }
-    }
-
-    fn load_signed(codes: &[i8; 32]) -> __m256i {
-        // SAFETY: in bounds.
-        unsafe { _mm256_loadu_si256(codes.as_ptr().cast()) }
     }
 
     fn look_up_iq4(indices: __m512i) -> __m512i {

@@ -26,7 +26,7 @@ macro_rules! k_products {
                 for s in 0..2 {
                     let minima = _mm256_mul_ps(d_min, minima[s]);
                     sum = _mm256_fnmadd_ps(minima, x.sums[s], sum);
-                    let bytes = load_256(subarray(b, 16 + s * 32));
+                    let bytes = load_256(subarray::<32>(b, 16 + s * 32));
                     let products = sum_small(pairs_of_bits(bytes), &x.codes[s]);
                     let factors = _mm256_mul_ps(_mm256_mul_ps(d, scales[s]), x.scales[s]);
                     sum = add_scaled(sum, products, x.offsets[s], factors);
@@ -49,9 +49,9 @@ macro_rules! k_products {
                 let scales =
                     half_block_scales(_mm_sub_epi8(to_m128i(nibbles | upper), _mm_set1_epi8(32)));
                 let d = broadcast_f16(subarray(b, 108));
-                let high_bits = load_256(subarray(b, 0));
+                let high_bits = load_256(subarray::<32>(b, 0));
                 for s in 0..2 {
-                    let mut codes = pairs_of_bits(load_256(subarray(b, 32 + s * 32)));
+                    let mut codes = pairs_of_bits(load_256(subarray::<32>(b, 32 + s * 32)));
                     for k in 0..4 {
                         // Moves bit 4s + k to bit 2.
                         let high = move_bit(high_bits, s * 4 + k, 2);
@@ -80,7 +80,7 @@ macro_rules! k_products {
 
             fn add_q5_k(b: &[u8; 176], x: &PreparedSuperBlock<'_>, mut sum: __m256) -> __m256 {
                 let (scales, minima) = scales_and_minima(subarray(b, 0), subarray(b, 4));
-                let fifth = load_256(subarray(b, 16));
+                let fifth = load_256(subarray::<32>(b, 16));
                 for s in 0..2 {
                     sum = _mm256_fnmadd_ps(minima[s], x.sums[s], sum);
                     let mut codes = pairs_of_nibbles(subarray(b, 48 + s * 64));
@@ -105,7 +105,7 @@ macro_rules! k_products {
                     let [a, b_low, c, d_low] = pairs_of_nibbles(subarray(b, s * 64));
                     // The nibbles of 32 bytes are two blocks apart.
                     let mut codes = [a, c, b_low, d_low];
-                    let high = load_256(subarray(b, 128 + s * 32));
+                    let high = load_256(subarray::<32>(b, 128 + s * 32));
                     for k in 0..4 {
                         // Moves bits 2k and above to bit 4.
                         let high = move_bit(high, 2 * k, 4);

@@ -4,45 +4,27 @@
 /// one at byte 2.
 macro_rules! legacy_products {
     ($features:literal) => {
-        format_product!($features, q8_0, 34 x 8, SIGNED_CENTRE, add_q8_0);
-        format_product!($features, q4_0, 18 x 8, 8, add_q4_0);
-        format_product!($features, q4_1, 20 x 8, 0, add_q4_1);
-        format_product!($features, q5_0, 22 x 8, 16, add_q5_0);
-        format_product!($features, q5_1, 24 x 8, 0, add_q5_1);
-        format_product!($features, iq4_nl, 18 x 8, SIGNED_CENTRE, add_iq4_nl);
+        format_product!($features, q8_0, 34 x 8, SIGNED_CENTRE, add_blocks::<34, false, true>, |b| {
+            load_256(subarray::<32>(b, 2))
+        });
+        format_product!($features, q4_0, 18 x 8, 8, add_blocks::<18, false, false>, |b| {
+            nibbles(subarray(b, 2))
+        });
+        format_product!($features, q4_1, 20 x 8, 0, add_blocks::<20, true, false>, |b| {
+            nibbles(subarray(b, 4))
+        });
+        format_product!($features, q5_0, 22 x 8, 16, add_blocks::<22, false, false>, |b| {
+            five_bits(subarray(b, 6), subarray(b, 2))
+        });
+        format_product!($features, q5_1, 24 x 8, 0, add_blocks::<24, true, false>, |b| {
+            five_bits(subarray(b, 8), subarray(b, 4))
+        });
+        format_product!($features, iq4_nl, 18 x 8, SIGNED_CENTRE, add_blocks::<18, false, true>, |b| {
+            look_up_iq4(nibbles(subarray(b, 2)))
+        });
 
         compiled_for! {
             $features;
-
-            fn add_q8_0(b: &[u8; 34 * 8], x: &PreparedSuperBlock<'_>, sum: __m256) -> __m256 {
-                let codes = |b: &[u8; 34]| load_256(subarray(b, 2));
-                add_blocks::<34, false, true>(b, codes, x, sum)
-            }
-
-            fn add_q4_0(b: &[u8; 18 * 8], x: &PreparedSuperBlock<'_>, sum: __m256) -> __m256 {
-                let codes = |b: &[u8; 18]| nibbles(subarray(b, 2));
-                add_blocks::<18, false, false>(b, codes, x, sum)
-            }
-
-            fn add_q4_1(b: &[u8; 20 * 8], x: &PreparedSuperBlock<'_>, sum: __m256) -> __m256 {
-                let codes = |b: &[u8; 20]| nibbles(subarray(b, 4));
-                add_blocks::<20, true, false>(b, codes, x, sum)
-            }
-
-            fn add_q5_0(b: &[u8; 22 * 8], x: &PreparedSuperBlock<'_>, sum: __m256) -> __m256 {
-                let codes = |b: &[u8; 22]| five_bits(subarray(b, 6), subarray(b, 2));
-                add_blocks::<22, false, false>(b, codes, x, sum)
-            }
-
-            fn add_q5_1(b: &[u8; 24 * 8], x: &PreparedSuperBlock<'_>, sum: __m256) -> __m256 {
-                let codes = |b: &[u8; 24]| five_bits(subarray(b, 8), subarray(b, 4));
-                add_blocks::<24, true, false>(b, codes, x, sum)
-            }
-
-            fn add_iq4_nl(b: &[u8; 18 * 8], x: &PreparedSuperBlock<'_>, sum: __m256) -> __m256 {
-                let codes = |b: &[u8; 18]| look_up_iq4(nibbles(subarray(b, 2)));
-                add_blocks::<18, false, true>(b, codes, x, sum)
-            }
 
             /// Adds the product of eight blocks, of which `codes` unpacks one.
             fn add_blocks<const BYTES: usize, const MINIMUM: bool, const SIGNED: bool>(

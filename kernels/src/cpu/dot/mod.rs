@@ -32,6 +32,7 @@ mod wide;
 use htc_formats::DType;
 
 use super::activations::SuperBlock;
+use super::int_gemm::formats::*;
 use crate::matrix::Matrix;
 
 /// Computes `y = W x` on one thread; `x` is `[cols]` in super-blocks, `y [rows]`. The type of `W`
@@ -74,21 +75,10 @@ use dispatch;
 
 /// Returns true if products with weights of this type quantise the vector.
 pub(super) fn is_integer(dtype: DType) -> bool {
-    matches!(
-        dtype,
-        DType::Q8_0
-            | DType::Q4_0
-            | DType::Q4_1
-            | DType::Q5_0
-            | DType::Q5_1
-            | DType::Q2K
-            | DType::Q3K
-            | DType::Q4K
-            | DType::Q5K
-            | DType::Q6K
-            | DType::IQ4NL
-            | DType::IQ4XS
-    )
+    fn has_format<F: Format>() -> bool {
+        true
+    }
+    by_format!(dtype, has_format(), false)
 }
 
 /// Codebook of iq4_nl and iq4_xs.

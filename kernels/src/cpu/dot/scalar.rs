@@ -11,21 +11,7 @@ use crate::matrix::Matrix;
 
 /// See [`Dot`](super::Dot).
 pub(in crate::cpu) fn dot(w: Matrix<'_>, x: &[SuperBlock], y: &mut [f32]) {
-    match w.dtype() {
-        DType::Q8_0 => multiply_rows::<Q8_0>(w, x, y),
-        DType::Q4_0 => multiply_rows::<Q4_0>(w, x, y),
-        DType::Q4_1 => multiply_rows::<Q4_1>(w, x, y),
-        DType::Q5_0 => multiply_rows::<Q5_0>(w, x, y),
-        DType::Q5_1 => multiply_rows::<Q5_1>(w, x, y),
-        DType::Q2K => multiply_rows::<Q2K>(w, x, y),
-        DType::Q3K => multiply_rows::<Q3K>(w, x, y),
-        DType::Q4K => multiply_rows::<Q4K>(w, x, y),
-        DType::Q5K => multiply_rows::<Q5K>(w, x, y),
-        DType::Q6K => multiply_rows::<Q6K>(w, x, y),
-        DType::IQ4NL => multiply_rows::<Iq4Nl>(w, x, y),
-        DType::IQ4XS => multiply_rows::<Iq4Xs>(w, x, y),
-        _ => y.fill(f32::NAN),
-    }
+    by_format!(w.dtype(), multiply_rows(w, x, y), y.fill(f32::NAN))
 }
 
 fn multiply_rows<F: Format>(w: Matrix<'_>, x: &[SuperBlock], y: &mut [f32]) {

@@ -63,8 +63,8 @@ macro_rules! integer_products {
                 let one = _mm256_set1_epi16(1);
                 let mut eights = [_mm256_setzero_si256(); 2];
                 for i in 0..2 {
-                    let first = dot_unsigned(codes[2 * i], load_codes(&x[2 * i]));
-                    let second = dot_unsigned(codes[2 * i + 1], load_codes(&x[2 * i + 1]));
+                    let first = dot_unsigned(codes[2 * i], load_256(&x[2 * i]));
+                    let second = dot_unsigned(codes[2 * i + 1], load_256(&x[2 * i + 1]));
                     eights[i] = _mm256_madd_epi16(_mm256_packs_epi32(first, second), one);
                 }
                 eights
@@ -73,7 +73,7 @@ macro_rules! integer_products {
             fn sum_signed(codes: [__m256i; 4], x: &[[i8; BLOCK]; 4]) -> __m256i {
                 let mut fours = [_mm256_setzero_si256(); 4];
                 for k in 0..4 {
-                    fours[k] = dot_signed(codes[k], load_codes(&x[k]));
+                    fours[k] = dot_signed(codes[k], load_256(&x[k]));
                 }
                 let [a, b, c, d] = fours;
                 _mm256_hadd_epi32(_mm256_hadd_epi32(a, b), _mm256_hadd_epi32(c, d))
@@ -86,9 +86,9 @@ pub(super) use integer_products;
 /// Defines the product of one format in a module.
 ///
 /// `$add` adds the product of a super-block, `$blocks` blocks whose codes are `$centre` above their
-/// values.
+/// values; it gets the function `$codes` too, if any.
 macro_rules! format_product {
-    ($features:literal, $module:ident, $bytes:literal x $blocks:literal, $centre:expr, $add:ident) => {
+    ($features:literal, $module:ident, $bytes:literal x $blocks:literal, $centre:expr, $add:expr $(, $codes:expr)?) => {
         mod $module {
             use super::*;
 
@@ -112,7 +112,7 @@ macro_rules! format_product {
                             prefetch(bytes.as_ptr().wrapping_add(prefetch_distance + line));
                         }
                         sums[r] = match bytes.first_chunk() {
-                            Some(blocks) => $add(blocks, &x, sums[r]),
+                            Some(blocks) => add(blocks, &x, sums[r]),
                             None => last_super_block(bytes, &x, sums[r]),
                         };
                     }
@@ -127,7 +127,17 @@ macro_rules! format_product {
             fn last_super_block(bytes: &[u8], x: &PreparedSuperBlock<'_>, sum: __m256) -> __m256 {
                 let mut filled = [0; SUPER_BLOCK_BYTES];
                 filled[..bytes.len()].copy_from_slice(bytes);
-                $add(&filled, x, sum)
+                add(&filled, x, sum)
+            }
+
+            #[inline]
+            #[target_feature(enable = $features)]
+            fn add(
+                blocks: &[u8; SUPER_BLOCK_BYTES],
+                x: &PreparedSuperBlock<'_>,
+                sum: __m256,
+            ) -> __m256 {
+                $add(blocks, $($codes,)? x, sum)
             }
         }
     };
@@ -152,8 +162,7 @@ compiled_for! {
             // SAFETY: in bounds.
             let four = unsafe { _mm_loadu_ps(x.scales.as_chunks::<4>().0[s].as_ptr()) };
             scales[s] = _mm256_set_m128(four, four);
-            // SAFETY: in bounds.
-            let halves = unsafe { _mm256_loadu_si256(x.half_sums[s].as_ptr().cast()) };
+            let halves = load_256(&x.half_sums[s]);
             sums[s] = _mm256_mul_ps(_mm256_cvtepi32_ps(halves), scales[s]);
             offsets[s] = _mm256_mullo_epi32(halves, _mm256_set1_epi32(-CENTRE));
         }
@@ -176,11 +185,6 @@ compiled_for! {
             _mm256_permute2f128_ps::<0x00>(numbers, numbers),
             _mm256_permute2f128_ps::<0x11>(numbers, numbers),
         ]
-    }
-
-    pub(super) fn load_codes(codes: &[i8; 32]) -> __m256i {
-        // SAFETY: in bounds.
-        unsafe { _mm256_loadu_si256(codes.as_ptr().cast()) }
     }
 
     pub(super) fn load_128(bytes: &[u8; 16]) -> __m128i {
@@ -219,8 +223,8 @@ compiled_for! {
     /// Returns the low halves of 32 bytes, their high halves, and those of the next 32 bytes.
     pub(super) fn pairs_of_nibbles(bytes: &[u8; 64]) -> [__m256i; 4] {
         let mask = _mm256_set1_epi8(15);
-        let first = load_256(subarray(bytes, 0));
-        let second = load_256(subarray(bytes, 32));
+        let first = load_256(subarray::<32>(bytes, 0));
+        let second = load_256(subarray::<32>(bytes, 32));
         [
             _mm256_and_si256(first, mask),
             _mm256_and_si256(_mm256_srli_epi16::<4>(first), mask),

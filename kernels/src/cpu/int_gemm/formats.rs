@@ -4,6 +4,29 @@ use super::panel::UnpackedRow;
 use crate::cpu::dot::IQ4_CODEBOOK;
 use crate::cpu::{six_bit_scales, subarray};
 
+/// Calls a function that is generic over the [`Format`] of a type, or evaluates `$other` for a type
+/// that is no integer type.
+macro_rules! by_format {
+    ($dtype:expr, $function:ident $arguments:tt, $other:expr) => {
+        match $dtype {
+            DType::Q8_0 => $function::<Q8_0> $arguments,
+            DType::Q4_0 => $function::<Q4_0> $arguments,
+            DType::Q4_1 => $function::<Q4_1> $arguments,
+            DType::Q5_0 => $function::<Q5_0> $arguments,
+            DType::Q5_1 => $function::<Q5_1> $arguments,
+            DType::Q2K => $function::<Q2K> $arguments,
+            DType::Q3K => $function::<Q3K> $arguments,
+            DType::Q4K => $function::<Q4K> $arguments,
+            DType::Q5K => $function::<Q5K> $arguments,
+            DType::Q6K => $function::<Q6K> $arguments,
+            DType::IQ4NL => $function::<Iq4Nl> $arguments,
+            DType::IQ4XS => $function::<Iq4Xs> $arguments,
+            _ => $other,
+        }
+    };
+}
+pub(in crate::cpu) use by_format;
+
 /// Properties of a format that a product depends on.
 pub(in crate::cpu) trait QuantLayout {
     /// Scales per 32 numbers, 1 or 2.

@@ -167,22 +167,11 @@ macro_rules! int_gemm_kernel {
         pub(in crate::cpu) const INT_GEMM: IntGemm = |w, x, stride, y, panel| {
             // SAFETY: see above.
             unsafe {
-                match w.dtype() {
-                    DType::Q8_0 => multiply::<Q8_0>(w, x, stride, y, panel),
-                    DType::Q4_0 => multiply::<Q4_0>(w, x, stride, y, panel),
-                    DType::Q4_1 => multiply::<Q4_1>(w, x, stride, y, panel),
-                    DType::Q5_0 => multiply::<Q5_0>(w, x, stride, y, panel),
-                    DType::Q5_1 => multiply::<Q5_1>(w, x, stride, y, panel),
-                    DType::Q2K => multiply::<Q2K>(w, x, stride, y, panel),
-                    DType::Q3K => multiply::<Q3K>(w, x, stride, y, panel),
-                    DType::Q4K => multiply::<Q4K>(w, x, stride, y, panel),
-                    DType::Q5K => multiply::<Q5K>(w, x, stride, y, panel),
-                    DType::Q6K => multiply::<Q6K>(w, x, stride, y, panel),
-                    DType::IQ4NL => multiply::<Iq4Nl>(w, x, stride, y, panel),
-                    DType::IQ4XS => multiply::<Iq4Xs>(w, x, stride, y, panel),
-                    // No other type is an integer type.
-                    _ => (0..y.rows()).for_each(|t| y.row_mut(t).fill(f32::NAN)),
-                }
+                by_format!(
+                    w.dtype(),
+                    multiply(w, x, stride, y, panel),
+                    (0..y.rows()).for_each(|t| y.row_mut(t).fill(f32::NAN))
+                )
             }
         };
 

@@ -7,7 +7,7 @@ use htc_formats::bands::{
 
 use super::*;
 use crate::cpu::bands::tests::emulated;
-use crate::cpu::bands::{ColumnGroupKernels, GroupScratch, SummedVectorGroup, VectorGroup};
+use crate::cpu::bands::{ColumnGroupKernels, GroupScratch, VectorGroup};
 
 fn versions() -> Vec<(&'static str, ColumnGroupKernels)> {
     let here = available().into_iter().map(|k| (k.name, k.column_groups));
@@ -158,7 +158,7 @@ fn all_versions_give_exact_integer_sums() {
                     let groups = Codes::tile_rows(rows, super_block) / GROUP_ROWS;
                     for range in [0..groups, groups / 2..groups, 0..groups.div_ceil(2)] {
                         for vector in &vectors {
-                            let vector = SummedVectorGroup {
+                            let vector = VectorGroup {
                                 codes: vector,
                                 scale: 0.5,
                                 sum: vector.iter().map(|&code| i32::from(code)).sum(),
@@ -220,22 +220,21 @@ fn several_vectors_match_single_vectors() {
                     for n in [1, 6, 8] {
                         let parts: Vec<_> = vectors[..n]
                             .iter()
-                            .map(|codes| VectorGroup { codes, scale: 0.5 })
-                            .collect();
-                        let mut sums = vec![[0.0; GROUP_ROWS]; n * groups];
-                        (kernels.add)(&integers, &factors, &parts, &mut sums);
-                        for (codes, sums) in vectors.iter().zip(sums.chunks(groups)) {
-                            let vector = SummedVectorGroup {
+                            .map(|codes| VectorGroup {
                                 codes,
                                 scale: 0.5,
                                 sum: codes.iter().map(|&code| i32::from(code)).sum(),
-                            };
+                            })
+                            .collect();
+                        let mut sums = vec![[0.0; GROUP_ROWS]; n * groups];
+                        (kernels.add)(&integers, &factors, &parts, &mut sums);
+                        for (vector, sums) in parts.iter().zip(sums.chunks(groups)) {
                             let mut alone = vec![[0.0; GROUP_ROWS]; groups];
                             (kernels.multiply)(
                                 code,
                                 bytes,
                                 0..groups,
-                                &vector,
+                                vector,
                                 &mut scratch,
                                 &mut alone,
                             );

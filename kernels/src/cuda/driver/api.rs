@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 
 use cudarc::driver::sys::{self, CUresult};
 
-use crate::cuda::device::{DeviceError, DeviceUnavailable};
+use crate::cuda::device::DeviceError;
 
 /// Checked once, because calling a missing function aborts the program.
 const FUNCTIONS: &[&str] = &[
@@ -64,30 +64,30 @@ pub(super) fn has_function(name: &str) -> bool {
     unsafe { sys::culib().get::<unsafe extern "C" fn()>(name.as_bytes()) }.is_ok()
 }
 
-pub(super) fn load_driver() -> Result<(), DeviceUnavailable> {
-    static STARTED: OnceLock<Result<(), DeviceUnavailable>> = OnceLock::new();
+pub(super) fn load_driver() -> Result<(), DeviceError> {
+    static STARTED: OnceLock<Result<(), DeviceError>> = OnceLock::new();
     STARTED
         .get_or_init(|| {
             // SAFETY: libraries with the names of the driver are the driver, and loading them has
             // no other effect.
             if !unsafe { sys::is_culib_present() } {
-                return Err(DeviceUnavailable::NoLibrary);
+                return Err(DeviceError::NoDriverLibrary);
             }
             for name in FUNCTIONS {
                 if !has_function(name) {
                     let message =
                         format!("its library has no {name}: a newer driver (12.0) is needed");
-                    return Err(DeviceUnavailable::NoDriver { message });
+                    return Err(DeviceError::NoDriver { message });
                 }
             }
             // SAFETY: the function exists, and 0 is the only valid flag.
             match unsafe { sys::cuInit(0) } {
                 CUresult::CUDA_SUCCESS => Ok(()),
-                CUresult::CUDA_ERROR_NO_DEVICE => Err(DeviceUnavailable::NoDevice {
+                CUresult::CUDA_ERROR_NO_DEVICE => Err(DeviceError::NoDevice {
                     requested: 0,
                     available: 0,
                 }),
-                code => Err(DeviceUnavailable::NoDriver {
+                code => Err(DeviceError::NoDriver {
                     message: error_description(code),
                 }),
             }

@@ -6,7 +6,7 @@ use cudarc::driver::sys::{self, CUdevice_attribute as Attribute};
 
 use super::api::{self, check_driver};
 use crate::cuda::code::GpuArchitecture;
-use crate::cuda::device::{DeviceError, DeviceUnavailable};
+use crate::cuda::device::DeviceError;
 use crate::cuda::which::{DeviceSelector, format_uuid};
 
 /// Minimum compute capability: bfloat16 tensor cores and asynchronous copies came with 8.0.
@@ -42,7 +42,7 @@ impl DeviceProperties {
 }
 
 pub(super) fn list_devices() -> Result<Vec<DeviceProperties>, DeviceError> {
-    api::load_driver().map_err(DeviceError::Unavailable)?;
+    api::load_driver()?;
     let mut count: c_int = 0;
     // SAFETY: the driver is initialised.
     let code = unsafe { sys::cuDeviceGetCount(&mut count) };
@@ -107,20 +107,20 @@ pub(super) fn select_device(which: DeviceSelector) -> Result<DeviceProperties, D
     let all = match list_devices() {
         // `list_devices` fails with `NoDevice` if there are none; the error below names the
         // requested one.
-        Err(DeviceError::Unavailable(DeviceUnavailable::NoDevice { .. })) => Vec::new(),
+        Err(DeviceError::NoDevice { .. }) => Vec::new(),
         all => all?,
     };
     let found = match which {
         DeviceSelector::Index(requested) => {
             let available = all.len();
-            all.get(requested).ok_or(DeviceUnavailable::NoDevice {
+            all.get(requested).ok_or(DeviceError::NoDevice {
                 requested,
                 available,
             })
         }
         DeviceSelector::Uuid(uuid) => {
             let found = all.iter().find(|found| found.uuid == uuid);
-            found.ok_or_else(|| DeviceUnavailable::UnknownUuid {
+            found.ok_or_else(|| DeviceError::UnknownUuid {
                 requested: format_uuid(&uuid),
                 available: match &all[..] {
                     [] => "none".to_owned(),
@@ -131,14 +131,13 @@ pub(super) fn select_device(which: DeviceSelector) -> Result<DeviceProperties, D
                 },
             })
         }
-    };
-    let found = found.map_err(DeviceError::Unavailable)?;
+    }?;
     if found.architecture < MIN_ARCHITECTURE {
-        return Err(DeviceError::Unavailable(DeviceUnavailable::TooOld {
+        return Err(DeviceError::TooOld {
             name: found.name.clone(),
             capability: found.architecture.capability(),
             minimum: "8.0",
-        }));
+        });
     }
     Ok(found.clone())
 }

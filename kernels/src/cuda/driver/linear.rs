@@ -64,12 +64,6 @@ impl Cuda {
     }
 }
 
-/// Name of a decomposition in errors, and its order.
-struct Decomposition {
-    doing: &'static str,
-    order: usize,
-}
-
 impl LinearContext {
     fn call_library<R>(&self, call: impl FnOnce() -> R) -> Result<R, DeviceError> {
         let mut state = self.device.shared.lock_without_step()?;
@@ -77,15 +71,15 @@ impl LinearContext {
         Ok(call())
     }
 
-    /// `run` takes the workspaces on the device and on the host with their bytes, and the result
-    /// code.
+    /// Runs a decomposition of this name and order. `run` takes the workspaces on the device and on
+    /// the host with their bytes, and the result code.
     fn run_decomposition(
         &self,
-        decomposition: Decomposition,
+        doing: &'static str,
+        order: usize,
         sizes: impl FnOnce(*mut usize, *mut usize) -> cusolverStatus_t,
         run: impl FnOnce(*mut c_void, usize, *mut c_void, usize, *mut c_int) -> cusolverStatus_t,
     ) -> Result<(), DeviceError> {
-        let Decomposition { doing, order } = decomposition;
         let [mut device_len, mut host_len] = [0; 2];
         let code = self.call_library(|| sizes(&mut device_len, &mut host_len))?;
         check_solver(code, doing)?;
@@ -128,10 +122,8 @@ impl LinearContext {
         let [a, tau] = [tall, &scales].map(pointer);
         let LibraryHandles { solver, params, .. } = *handles;
         self.run_decomposition(
-            Decomposition {
-                doing: "a QR decomposition by cuSOLVER",
-                order: columns,
-            },
+            "a QR decomposition by cuSOLVER",
+            columns,
             // SAFETY: the context is current, and both sizes are writable.
             |on_device, on_host| unsafe {
                 solver::cusolverDnXgeqrf_bufferSize(
@@ -174,10 +166,8 @@ impl LinearContext {
         let LibraryHandles { solver, params, .. } = *handles;
         let [none, all] = [b'N', b'A'].map(|job| job as c_schar);
         self.run_decomposition(
-            Decomposition {
-                doing: "a singular value decomposition by cuSOLVER",
-                order,
-            },
+            "a singular value decomposition by cuSOLVER",
+            order,
             // SAFETY: the context is current, and both sizes are writable.
             |on_device, on_host| unsafe {
                 solver::cusolverDnXgesvd_bufferSize(
@@ -227,10 +217,8 @@ impl LinearAlgebra for CudaLinear {
             solver::cusolverEigMode_t::CUSOLVER_EIG_MODE_NOVECTOR
         };
         shared.run_decomposition(
-            Decomposition {
-                doing: "an eigenvalue decomposition by cuSOLVER",
-                order,
-            },
+            "an eigenvalue decomposition by cuSOLVER",
+            order,
             // SAFETY: the context is current, and both sizes are writable.
             |on_device, on_host| unsafe {
                 solver::cusolverDnXsyevd_bufferSize(

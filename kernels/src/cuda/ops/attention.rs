@@ -12,7 +12,9 @@ use tiles::TilingPlan;
 use super::kv::{DeviceLowRankRows, KvElement, KvHeads, KvRows, KvRowsArgument};
 use super::{F32_BYTES, byte_span, float_span, kernel_count, shape_mismatch};
 use crate::cpu::Attention;
-use crate::cuda::device::{Device, DeviceError, DeviceMemory, DeviceSpan, Kernel, KernelArguments};
+use crate::cuda::device::{
+    Device, DeviceError, DeviceMemory, DeviceSpan, Kernel, kernel_arguments,
+};
 
 pub(super) const THREADS: u32 = 128;
 
@@ -88,34 +90,45 @@ impl<D: Device> AttentionScratch<D> {
     }
 }
 
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct Attend {
-    q: DeviceSpan,
-    partial: DeviceSpan,
-    keys: KvRowsArgument,
-    values: KvRowsArgument,
-    low: [DeviceSpan; 2],
-    bases: [DeviceSpan; 2],
-    heads: u32,
-    kv_heads: u32,
-    size: u32,
-    ranks: [u32; 2],
-    low_capacity: u32,
-    front: u32,
-    compressed: u32,
-    start: u32,
-    window: u32,
-    splits: u32,
-    split: u32,
-    together: u32,
-    scale: f32,
-    softcap: f32,
-    tile: u32,
-}
+kernel_arguments! {
+    // Layouts as in `attention.cu`.
 
-// SAFETY: layout as in `attention.cu`, without padding.
-unsafe impl KernelArguments for Attend {}
+    struct Attend {
+        q: DeviceSpan,
+        partial: DeviceSpan,
+        keys: KvRowsArgument,
+        values: KvRowsArgument,
+        low: [DeviceSpan; 2],
+        bases: [DeviceSpan; 2],
+        heads: u32,
+        kv_heads: u32,
+        size: u32,
+        ranks: [u32; 2],
+        low_capacity: u32,
+        front: u32,
+        compressed: u32,
+        start: u32,
+        window: u32,
+        splits: u32,
+        split: u32,
+        together: u32,
+        scale: f32,
+        softcap: f32,
+        tile: u32,
+    }
+
+    pub(super) struct Join {
+        partial: DeviceSpan,
+        basis: DeviceSpan,
+        out: DeviceSpan,
+        heads: u32,
+        kv_heads: u32,
+        size: u32,
+        rank: u32,
+        splits: u32,
+        unused: u32,
+    }
+}
 
 /// Partial results of the splits, before the reduction.
 #[derive(Debug)]
@@ -126,23 +139,6 @@ pub struct PartialAttention<D: Device> {
     size: usize,
     splits: usize,
 }
-
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub(super) struct Join {
-    partial: DeviceSpan,
-    basis: DeviceSpan,
-    out: DeviceSpan,
-    heads: u32,
-    kv_heads: u32,
-    size: u32,
-    rank: u32,
-    splits: u32,
-    unused: u32,
-}
-
-// SAFETY: layout as in `attention.cu`, without padding.
-unsafe impl KernelArguments for Join {}
 
 /// Shape of the queries, and batch invariance.
 #[derive(Clone, Copy, Debug)]

@@ -3,7 +3,7 @@
 use htc_formats::model::RopePairs;
 
 use super::{F32_BYTES, byte_span, float_span, kernel_count, launch_per_element, shape_mismatch};
-use crate::cuda::device::{Device, DeviceError, DeviceSpan, Kernel, KernelArguments};
+use crate::cuda::device::{Device, DeviceError, DeviceSpan, Kernel, kernel_arguments};
 
 /// Shape of a row-major matrix of floats.
 #[derive(Clone, Copy, Debug)]
@@ -14,18 +14,65 @@ pub struct RowsShape {
     pub cols: usize,
 }
 
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct RmsNorm {
-    x: DeviceSpan,
-    weight: DeviceSpan,
-    out: DeviceSpan,
-    width: u32,
-    epsilon: f32,
-}
+kernel_arguments! {
+    // Layouts as in `elementwise.cu`.
 
-// SAFETY: layout as in `elementwise.cu`, without padding.
-unsafe impl KernelArguments for RmsNorm {}
+    struct RmsNorm {
+        x: DeviceSpan,
+        weight: DeviceSpan,
+        out: DeviceSpan,
+        width: u32,
+        epsilon: f32,
+    }
+
+    struct Add {
+        x: DeviceSpan,
+        y: DeviceSpan,
+        numbers: u64,
+        width: u32,
+        unused: u32,
+    }
+
+    struct Activate {
+        gate: DeviceSpan,
+        up: DeviceSpan,
+        numbers: u64,
+    }
+
+    struct Softcap {
+        x: DeviceSpan,
+        numbers: u64,
+        cap: f32,
+        unused: u32,
+    }
+
+    struct Rotate {
+        frequencies: DeviceSpan,
+        cosines: DeviceSpan,
+        sines: DeviceSpan,
+        start: u64,
+        pairs: u32,
+        n: u32,
+        factor: f32,
+        unused: u32,
+    }
+
+    struct Rope {
+        x: DeviceSpan,
+        cosines: DeviceSpan,
+        sines: DeviceSpan,
+        heads: u32,
+        size: u32,
+        pairs: u32,
+        neighbours: u32,
+    }
+
+    struct Hadamard {
+        x: DeviceSpan,
+        size: u32,
+        factor: f32,
+    }
+}
 
 /// Returns the block size for the sum of squares of a row, as in `rows.cuh`: four elements per
 /// thread, in whole warps.
@@ -57,19 +104,6 @@ pub fn rms_norm<D: Device>(
     // SAFETY: a block reads and writes a row of each, which the spans cover.
     unsafe { device.launch(&kernel, grid, 0, &arguments) }
 }
-
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct Add {
-    x: DeviceSpan,
-    y: DeviceSpan,
-    numbers: u64,
-    width: u32,
-    unused: u32,
-}
-
-// SAFETY: layout as in `elementwise.cu`, without padding.
-unsafe impl KernelArguments for Add {}
 
 /// Computes `x += y` element by element.
 pub fn add<D: Device>(
@@ -120,17 +154,6 @@ pub enum GateActivation {
     GeluTanh,
 }
 
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct Activate {
-    gate: DeviceSpan,
-    up: DeviceSpan,
-    numbers: u64,
-}
-
-// SAFETY: layout as in `elementwise.cu`, without padding.
-unsafe impl KernelArguments for Activate {}
-
 /// Computes `gate = f(gate) * up` element by element.
 pub fn gated_activation<D: Device>(
     device: &D,
@@ -154,18 +177,6 @@ pub fn gated_activation<D: Device>(
     unsafe { launch_per_element(device, kernel, numbers, &arguments) }
 }
 
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct Softcap {
-    x: DeviceSpan,
-    numbers: u64,
-    cap: f32,
-    unused: u32,
-}
-
-// SAFETY: layout as in `elementwise.cu`, without padding.
-unsafe impl KernelArguments for Softcap {}
-
 /// Computes `x = cap * tanh(x / cap)` element by element.
 pub fn softcap<D: Device>(
     device: &D,
@@ -183,22 +194,6 @@ pub fn softcap<D: Device>(
     // SAFETY: a thread accesses one of `numbers` elements, which the span covers.
     unsafe { launch_per_element(device, &KERNEL, numbers, &arguments) }
 }
-
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct Rotate {
-    frequencies: DeviceSpan,
-    cosines: DeviceSpan,
-    sines: DeviceSpan,
-    start: u64,
-    pairs: u32,
-    n: u32,
-    factor: f32,
-    unused: u32,
-}
-
-// SAFETY: layout as in `elementwise.cu`, without padding.
-unsafe impl KernelArguments for Rotate {}
 
 /// Computes cosines and sines `[n, pairs]`, both times `factor`, of `n` positions times each of
 /// `frequencies` (float64, radians per position), and writes them from row `first` on.
@@ -245,20 +240,14 @@ pub struct RopeShape {
     pub pairs: usize,
 }
 
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct Rope {
-    x: DeviceSpan,
-    cosines: DeviceSpan,
-    sines: DeviceSpan,
-    heads: u32,
-    size: u32,
-    pairs: u32,
-    neighbours: u32,
+/// Checks that rotated pairs fit in a head.
+pub(super) fn check_pairs(pairs: usize, size: usize) -> Result<(), DeviceError> {
+    let (needed, found) = (2 * pairs * F32_BYTES, size * F32_BYTES);
+    if needed > found {
+        return Err(shape_mismatch("pairs of a head", needed, found));
+    }
+    Ok(())
 }
-
-// SAFETY: layout as in `elementwise.cu`, without padding.
-unsafe impl KernelArguments for Rope {}
 
 /// Applies the rotary embedding to `x [rows, heads, size]` with `cosines` and `sines [rows,
 /// pairs]`.
@@ -276,13 +265,7 @@ pub fn rope<D: Device>(
         size,
         pairs,
     } = shape;
-    if 2 * pairs > size {
-        return Err(shape_mismatch(
-            "pairs of a head",
-            2 * pairs * F32_BYTES,
-            size * F32_BYTES,
-        ));
-    }
+    check_pairs(pairs, size)?;
     let arguments = Rope {
         x: float_span(x, "x", &[rows, heads, size])?,
         cosines: float_span(cosines, "cosines", &[rows, pairs])?,
@@ -297,17 +280,6 @@ pub fn rope<D: Device>(
     // head.
     unsafe { device.launch(&KERNEL, grid, 0, &arguments) }
 }
-
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct Hadamard {
-    x: DeviceSpan,
-    size: u32,
-    factor: f32,
-}
-
-// SAFETY: layout as in `elementwise.cu`, without padding.
-unsafe impl KernelArguments for Hadamard {}
 
 /// Applies the normalised Walsh–Hadamard transform in place to each run of `size` elements of `x`,
 /// a power of two.

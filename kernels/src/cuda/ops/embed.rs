@@ -2,42 +2,36 @@
 
 use super::matrix::{BlockArrays, ColumnGroupPart, DeviceLayout, DeviceMatrix, TilesArgument};
 use super::{F32_BYTES, byte_span, kernel_count};
-use crate::cuda::device::{Device, DeviceError, DeviceSpan, Kernel, KernelArguments};
+use crate::cuda::device::{Device, DeviceError, DeviceSpan, Kernel, kernel_arguments};
 
 /// Rows per launch; their indices are passed as arguments.
 const ROWS_PER_LAUNCH: usize = 128;
 
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct Embed {
-    w: BlockArrays,
-    out: DeviceSpan,
-    width: u32,
-    factor: f32,
-    count: u32,
-    unused: u32,
-    rows: [u32; ROWS_PER_LAUNCH],
-    to: [u32; ROWS_PER_LAUNCH],
+kernel_arguments! {
+    // Layouts as in `products.cuh` and `bands.cu`.
+
+    struct Embed {
+        w: BlockArrays,
+        out: DeviceSpan,
+        width: u32,
+        factor: f32,
+        count: u32,
+        unused: u32,
+        rows: [u32; ROWS_PER_LAUNCH],
+        to: [u32; ROWS_PER_LAUNCH],
+    }
+
+    struct BandsEmbed {
+        w: TilesArgument,
+        out: DeviceSpan,
+        width: u32,
+        factor: f32,
+        rotated: u32,
+        count: u32,
+        rows: [u32; ROWS_PER_LAUNCH],
+        to: [u32; ROWS_PER_LAUNCH],
+    }
 }
-
-// SAFETY: layout as in `products.cuh`, without padding.
-unsafe impl KernelArguments for Embed {}
-
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct BandsEmbed {
-    w: TilesArgument,
-    out: DeviceSpan,
-    width: u32,
-    factor: f32,
-    rotated: u32,
-    count: u32,
-    rows: [u32; ROWS_PER_LAUNCH],
-    to: [u32; ROWS_PER_LAUNCH],
-}
-
-// SAFETY: layout as `Embed` in `bands.cu`, without padding.
-unsafe impl KernelArguments for BandsEmbed {}
 
 /// Dequantises the matrix rows given by `tokens` and scales them: `out [tokens.len(), cols]`.
 pub fn dequantise_rows<D: Device>(

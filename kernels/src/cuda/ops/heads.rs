@@ -2,10 +2,11 @@
 
 use htc_formats::model::RopePairs;
 
+use super::elementwise::check_pairs;
 use super::faults::FaultEntries;
 use super::kv::{KvHeads, KvRows, KvRowsArgument, check_rows};
 use super::{F32_BYTES, float_span, kernel_count, shape_mismatch};
-use crate::cuda::device::{Device, DeviceError, DeviceSpan, Kernel, KernelArguments};
+use crate::cuda::device::{Device, DeviceError, DeviceSpan, Kernel, kernel_arguments};
 
 /// Maximum parts of a launch.
 pub const MAX_HEADS_PARTS: usize = 3;
@@ -58,38 +59,36 @@ pub struct RopeRows<'a, D: Device> {
     pub cosines_and_sines: [&'a D::Memory; 2],
 }
 
-#[derive(Clone, Copy, Default)]
-#[repr(C)]
-struct Part {
-    x: DeviceSpan,
-    bias: DeviceSpan,
-    weight: DeviceSpan,
-    rows: KvRowsArgument,
-    fault: DeviceSpan,
-    heads: u32,
-    epsilon: f32,
-    turned: u32,
-    appended: u32,
-}
+kernel_arguments! {
+    // Layouts as in `kv.cu`.
 
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct Heads {
-    cosines: DeviceSpan,
-    sines: DeviceSpan,
-    n: u32,
-    size: u32,
-    pairs: u32,
-    neighbours: u32,
-    first: u32,
-    position: u32,
-    count: u32,
-    unused: u32,
-    parts: [Part; MAX_HEADS_PARTS],
-}
+    #[derive(Default)]
+    struct Part {
+        x: DeviceSpan,
+        bias: DeviceSpan,
+        weight: DeviceSpan,
+        rows: KvRowsArgument,
+        fault: DeviceSpan,
+        heads: u32,
+        epsilon: f32,
+        turned: u32,
+        appended: u32,
+    }
 
-// SAFETY: layout as in `kv.cu`, without padding.
-unsafe impl KernelArguments for Heads {}
+    struct Heads {
+        cosines: DeviceSpan,
+        sines: DeviceSpan,
+        n: u32,
+        size: u32,
+        pairs: u32,
+        neighbours: u32,
+        first: u32,
+        position: u32,
+        count: u32,
+        unused: u32,
+        parts: [Part; MAX_HEADS_PARTS],
+    }
+}
 
 /// Processes up to [`MAX_HEADS_PARTS`] parts with separate memory. Appending requires `faults`: the
 /// entries, the cache row of the first row, and the position reported for it.
@@ -106,16 +105,13 @@ pub fn prepare_heads<D: Device>(
     const KERNEL: Kernel<Heads> = Kernel::new("heads_ready", 64);
     let HeadsShape { rows, size } = shape;
     let pairs = turn.map_or(0, |turn| turn.pairs);
-    let misfit = |what, needed, found| shape_mismatch(what, needed, found);
-    if 2 * pairs > size {
-        return Err(misfit(
-            "pairs of a head",
-            2 * pairs * F32_BYTES,
-            size * F32_BYTES,
-        ));
-    }
+    check_pairs(pairs, size)?;
     if size * F32_BYTES > SHARED || parts.len() > MAX_HEADS_PARTS {
-        return Err(misfit("a head in shared memory", size * F32_BYTES, SHARED));
+        return Err(shape_mismatch(
+            "a head in shared memory",
+            size * F32_BYTES,
+            SHARED,
+        ));
     }
     let [cosines, sines] = match turn {
         Some(turn) => turn

@@ -6,7 +6,7 @@ pub use low_rank::{DeviceLowRankRows, KvRowsFrom, expand_low_rank, map_rows};
 
 use super::faults::FaultEntries;
 use super::{F32_BYTES, byte_span, float_span, kernel_count, shape_mismatch};
-use crate::cuda::device::{Device, DeviceError, DeviceSpan, Kernel, KernelArguments};
+use crate::cuda::device::{Device, DeviceError, DeviceSpan, Kernel, kernel_arguments};
 
 const KV_BLOCK: usize = 32;
 
@@ -67,14 +67,52 @@ pub struct KvRows<D: Device> {
     scales: D::Memory,
 }
 
-/// Layout as in `kv.cuh`.
-#[derive(Clone, Copy, Debug, Default)]
-#[repr(C)]
-pub(super) struct KvRowsArgument {
-    codes: DeviceSpan,
-    scales: DeviceSpan,
-    numbers: u32,
-    capacity: u32,
+kernel_arguments! {
+    // Layouts as in `kv.cuh` and `kv.cu`.
+
+    /// Layout as in `kv.cuh`.
+    #[derive(Debug, Default)]
+    pub(super) struct KvRowsArgument {
+        codes: DeviceSpan,
+        scales: DeviceSpan,
+        numbers: u32,
+        capacity: u32,
+    }
+
+    struct Gather {
+        from: DeviceSpan,
+        to: DeviceSpan,
+        rows: DeviceSpan,
+        heads: u32,
+        used: u32,
+        from_capacity: u32,
+        to_capacity: u32,
+        row_bytes: u32,
+        unused: u32,
+    }
+
+    struct Append {
+        x: DeviceSpan,
+        rows: KvRowsArgument,
+        fault: DeviceSpan,
+        n: u32,
+        heads: u32,
+        size: u32,
+        first: u32,
+        position: u32,
+        unused: u32,
+    }
+
+    struct Widen {
+        rows: KvRowsArgument,
+        to: DeviceSpan,
+        heads: u32,
+        size: u32,
+        first: u32,
+        count: u32,
+        to_first: u32,
+        to_capacity: u32,
+    }
 }
 
 impl KvRowsArgument {
@@ -201,23 +239,6 @@ struct GatherShape {
     row_bytes: usize,
 }
 
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct Gather {
-    from: DeviceSpan,
-    to: DeviceSpan,
-    rows: DeviceSpan,
-    heads: u32,
-    used: u32,
-    from_capacity: u32,
-    to_capacity: u32,
-    row_bytes: u32,
-    unused: u32,
-}
-
-// SAFETY: layout as in `kv.cu`, without padding.
-unsafe impl KernelArguments for Gather {}
-
 fn gather<D: Device>(
     device: &D,
     shape: GatherShape,
@@ -235,21 +256,23 @@ fn gather<D: Device>(
     if used == 0 || row_bytes == 0 {
         return Ok(());
     }
-    let range = |what, needed, found| shape_mismatch(what, needed, found);
     let last = match rows {
         None => used - 1,
         Some(rows) if rows.len() == heads * used => {
             rows.iter().copied().max().unwrap_or(0) as usize
         }
-        Some(rows) => return Err(range("rows that are moved", heads * used, rows.len())),
+        Some(rows) => {
+            return Err(shape_mismatch(
+                "rows that are moved",
+                heads * used,
+                rows.len(),
+            ));
+        }
     };
-    if last >= shape.from || used > shape.to {
-        let (needed, found) = if last >= shape.from {
-            (last + 1, shape.from)
-        } else {
-            (used, shape.to)
-        };
-        return Err(range("rows of a head", needed, found));
+    for (needed, found) in [(last + 1, shape.from), (used, shape.to)] {
+        if needed > found {
+            return Err(shape_mismatch("rows of a head", needed, found));
+        }
     }
     let named = rows.map(|rows| put_u32(device, rows)).transpose()?;
     let arguments = Gather {
@@ -278,23 +301,6 @@ fn put_u32<D: Device>(device: &D, numbers: &[u32]) -> Result<D::Memory, DeviceEr
     device.upload(&bytes, &memory, 0)?;
     Ok(memory)
 }
-
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct Append {
-    x: DeviceSpan,
-    rows: KvRowsArgument,
-    fault: DeviceSpan,
-    n: u32,
-    heads: u32,
-    size: u32,
-    first: u32,
-    position: u32,
-    unused: u32,
-}
-
-// SAFETY: layout as in `kv.cu`, without padding.
-unsafe impl KernelArguments for Append {}
 
 /// Rows of a batch that are appended to a cache.
 #[derive(Clone, Copy, Debug)]
@@ -381,22 +387,6 @@ fn check_range(
         available,
     })
 }
-
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct Widen {
-    rows: KvRowsArgument,
-    to: DeviceSpan,
-    heads: u32,
-    size: u32,
-    first: u32,
-    count: u32,
-    to_first: u32,
-    to_capacity: u32,
-}
-
-// SAFETY: layout as in `kv.cu`, without padding.
-unsafe impl KernelArguments for Widen {}
 
 /// Writes `count` rows of each head from `first` on as `f32` to `to [heads, to_capacity, size]`,
 /// starting at row `to_first`.

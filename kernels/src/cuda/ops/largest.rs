@@ -1,5 +1,5 @@
-use super::{F32_BYTES, byte_span, kernel_count};
-use crate::cuda::device::{Device, DeviceError, DeviceMemory, DeviceSpan, Kernel, KernelArguments};
+use super::{F32_BYTES, GrowingBuffer, byte_span, kernel_count};
+use crate::cuda::device::{Device, DeviceError, DeviceSpan, Kernel, kernel_arguments};
 
 /// Maximum k.
 pub const MAX_TOP_K: usize = 64;
@@ -8,23 +8,22 @@ const BLOCK: usize = 4096;
 
 const NO_INDEX: u32 = u32::MAX;
 
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct Seek {
-    x: DeviceSpan,
-    before: DeviceSpan,
-    out: DeviceSpan,
-    numbers: u32,
-    most: u32,
-}
+kernel_arguments! {
+    // Layouts as in `sampling.cu`.
 
-// SAFETY: layout as in `sampling.cu`, without padding.
-unsafe impl KernelArguments for Seek {}
+    struct Seek {
+        x: DeviceSpan,
+        before: DeviceSpan,
+        out: DeviceSpan,
+        numbers: u32,
+        most: u32,
+    }
+}
 
 /// Buffers of a top-k selection.
 #[derive(Debug)]
 pub struct TopK<D: Device> {
-    buffer: Option<D::Memory>,
+    buffer: GrowingBuffer<D>,
     result_offset: usize,
     k: usize,
 }
@@ -32,7 +31,7 @@ pub struct TopK<D: Device> {
 impl<D: Device> Default for TopK<D> {
     fn default() -> Self {
         TopK {
-            buffer: None,
+            buffer: GrowingBuffer::default(),
             result_offset: 0,
             k: 0,
         }
@@ -68,17 +67,7 @@ impl<D: Device> TopK<D> {
             passes.push(blocks(last * most));
         }
         let words = passes.iter().sum::<usize>() * record;
-        if self
-            .buffer
-            .as_ref()
-            .is_none_or(|buffer| buffer.len() < words * F32_BYTES)
-        {
-            self.buffer = None;
-            self.buffer = Some(device.allocate(words * F32_BYTES)?);
-        }
-        let Some(buffer) = &self.buffer else {
-            return Ok(());
-        };
+        let buffer = self.buffer.reserve(device, words * F32_BYTES)?;
         let (mut before, mut at, mut numbers) = (None, 0, numbers);
         for &blocks in &passes {
             let arguments = Seek {
@@ -87,26 +76,14 @@ impl<D: Device> TopK<D> {
                     Some(_) => DeviceSpan::NULL,
                 },
                 before: before.unwrap_or(DeviceSpan::NULL),
-                out: byte_span(
-                    buffer,
-                    "the largest",
-                    at * F32_BYTES,
-                    &[blocks, record],
-                    F32_BYTES,
-                )?,
+                out: byte_span(buffer, "the largest", 4 * at, &[blocks, record], F32_BYTES)?,
                 numbers: kernel_count("numbers", numbers)?,
                 most: most as u32,
             };
+            let grid = [kernel_count("blocks", blocks)?, 1, 1];
             // SAFETY: a block reads its existing elements, or the records of the previous pass, and
             // writes a record; the spans cover them.
-            unsafe {
-                device.launch(
-                    &KERNEL,
-                    [kernel_count("blocks", blocks)?, 1, 1],
-                    0,
-                    &arguments,
-                )?
-            };
+            unsafe { device.launch(&KERNEL, grid, 0, &arguments)? };
             (before, self.result_offset) = (Some(arguments.out), at);
             (at, numbers) = (at + blocks * record, blocks * most);
         }
@@ -117,7 +94,7 @@ impl<D: Device> TopK<D> {
     /// Returns index and value of the selected elements after all earlier operations, in descending
     /// order with ties by index; `None` if an element is not finite.
     pub fn take(&self, device: &D) -> Result<Option<Vec<(u32, f32)>>, DeviceError> {
-        let Some(buffer) = &self.buffer else {
+        let Some(buffer) = &self.buffer.0 else {
             return Ok(None);
         };
         let mut record = vec![0; (1 + 2 * self.k) * F32_BYTES];
@@ -138,64 +115,4 @@ impl<D: Device> TopK<D> {
 }
 
 #[cfg(all(test, feature = "emulated"))]
-mod tests {
-    #![allow(clippy::unwrap_used, reason = "test code")]
-
-    use super::*;
-    use crate::cuda::{EmulatedDevice, ops};
-
-    fn select_largest(
-        device: &EmulatedDevice,
-        numbers: &[f32],
-        most: usize,
-    ) -> Option<Vec<(u32, f32)>> {
-        let x = ops::upload_floats(device, numbers).unwrap();
-        let mut largest = TopK::default();
-        largest.begin(device, &x, numbers.len(), most).unwrap();
-        largest.take(device).unwrap()
-    }
-
-    #[test]
-    fn top_k_matches_a_full_sort() {
-        let device = EmulatedDevice::new(3);
-        for (numbers, most) in [
-            (1, 1),
-            (5, 64),
-            (300, 3),
-            (4096, 1),
-            (4097, 64),
-            (40_000, 1),
-            (262_145, 64),
-        ] {
-            let x: Vec<f32> = (0..numbers)
-                .map(|i| ((i * 7919 % 1009) as f32 - 500.0) * if i % 3 == 0 { -0.0 } else { 0.25 })
-                .collect();
-            let mut expected: Vec<(u32, f32)> = (0..).zip(x.iter().copied()).collect();
-            expected.sort_by(|a, b| b.1.partial_cmp(&a.1).unwrap().then(a.0.cmp(&b.0)));
-            expected.truncate(most);
-            assert_eq!(
-                select_largest(&device, &x, most).unwrap(),
-                expected,
-                "{numbers}, {most}"
-            );
-        }
-    }
-
-    #[test]
-    fn non_finite_elements_give_no_result() {
-        let device = EmulatedDevice::new(4);
-        for strange in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
-            for at in [0, 4095, 9000] {
-                let mut x = vec![1.0; 9001];
-                x[at] = strange;
-                assert_eq!(select_largest(&device, &x, 2), None, "{strange} at {at}");
-            }
-        }
-        let x = ops::upload_floats(&device, &[1.0; 8]).unwrap();
-        let mut largest = TopK::default();
-        for most in [0, MAX_TOP_K + 1] {
-            assert!(largest.begin(&device, &x, 8, most).is_err());
-        }
-        assert!(largest.begin(&device, &x, 9, 1).is_err());
-    }
-}
+mod tests;

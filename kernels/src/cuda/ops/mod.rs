@@ -89,6 +89,29 @@ pub fn download_floats<D: Device>(
     Ok(numbers)
 }
 
+/// Memory that grows to the largest request.
+#[derive(Debug)]
+struct GrowingBuffer<D: Device>(Option<D::Memory>);
+
+impl<D: Device> GrowingBuffer<D> {
+    fn reserve(&mut self, device: &D, bytes: usize) -> Result<&D::Memory, DeviceError> {
+        let kept = match self.0.take() {
+            Some(memory) if memory.len() >= bytes => memory,
+            other => {
+                drop(other);
+                device.allocate(bytes.checked_next_power_of_two().unwrap_or(bytes))?
+            }
+        };
+        Ok(self.0.insert(kept))
+    }
+}
+
+impl<D: Device> Default for GrowingBuffer<D> {
+    fn default() -> Self {
+        GrowingBuffer(None)
+    }
+}
+
 fn float_span(
     memory: &impl DeviceMemory,
     what: &'static str,

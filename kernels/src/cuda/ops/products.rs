@@ -18,7 +18,7 @@ pub use producer::{PendingGate, PendingNorm, PendingOperation};
 use quantise::{InputVectors, allocate_quantised, quantise_inputs};
 
 use super::matrix::DeviceMatrix;
-use super::{F32_BYTES, byte_span, shape_mismatch};
+use super::{F32_BYTES, GrowingBuffer, byte_span, shape_mismatch};
 use crate::cpu::Input;
 use crate::cuda::device::{Device, DeviceError, DeviceMemory, DeviceSpan};
 
@@ -48,8 +48,8 @@ enum LaunchStrategy {
 impl<D: Device> Default for Workspace<D> {
     fn default() -> Self {
         Workspace {
-            quantised_input: GrowingBuffer(None),
-            factor_outputs: GrowingBuffer(None),
+            quantised_input: GrowingBuffer::default(),
+            factor_outputs: GrowingBuffer::default(),
             quantised_factor_outputs: Vec::new(),
             arrival_counters: None,
             barrier_counters: None,
@@ -105,22 +105,6 @@ fn zeroed_counters<'a, D: Device>(
         }
     };
     Ok(memory.insert(kept))
-}
-
-#[derive(Debug)]
-struct GrowingBuffer<D: Device>(Option<D::Memory>);
-
-impl<D: Device> GrowingBuffer<D> {
-    fn reserve(&mut self, device: &D, bytes: usize) -> Result<&D::Memory, DeviceError> {
-        let kept = match self.0.take() {
-            Some(memory) if memory.len() >= bytes => memory,
-            other => {
-                drop(other);
-                device.allocate(bytes.checked_next_power_of_two().unwrap_or(bytes))?
-            }
-        };
-        Ok(self.0.insert(kept))
-    }
 }
 
 /// First matrix of a low-rank factorisation; its product with the input is an inner vector.
@@ -231,7 +215,9 @@ pub fn project_after<D: Device>(
         .collect();
     let outputs = workspace.factor_outputs.reserve(device, end)?;
     while workspace.quantised_factor_outputs.len() < factors.len() {
-        workspace.quantised_factor_outputs.push(GrowingBuffer(None));
+        workspace
+            .quantised_factor_outputs
+            .push(GrowingBuffer::default());
     }
     let counts = factors
         .iter()

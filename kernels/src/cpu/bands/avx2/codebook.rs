@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use htc_formats::bands::{CHUNK, CODEBOOKS, GROUP_COLS, GROUP_ROWS, QUADS_PER_GROUP, SCALE_BYTES};
 
-use super::super::{SummedVectorGroup, subarray};
+use super::super::{VectorGroup, subarray};
 use super::{RowValues, Table, load, load_two_128, lookup_table};
 use crate::cpu::blocks::prefetch;
 
@@ -20,7 +20,7 @@ use crate::cpu::blocks::prefetch;
 pub(super) fn multiply<const BITS: usize>(
     column_group: &[u8],
     groups: Range<usize>,
-    vector: &SummedVectorGroup<'_>,
+    vector: &VectorGroup<'_>,
     sums: &mut [RowValues],
 ) {
     let table = lookup_table(const { &table_entries(BITS) });
@@ -90,14 +90,12 @@ pub(super) const fn table_entries(bits: usize) -> [i8; 64] {
         return entries;
     }
     let magnitudes = CODEBOOKS[bits - 2];
-    let mut i = 0;
-    while i < magnitudes.len() {
+    const_for!(i in 0..magnitudes.len() => {
         entries[i] = magnitudes[i];
         if bits == 2 || bits == 4 {
             entries[magnitudes.len() + i] = -magnitudes[i];
         }
-        i += 1;
-    }
+    });
     entries
 }
 

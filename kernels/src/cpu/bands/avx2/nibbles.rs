@@ -39,15 +39,13 @@ const fn nibble_tables(trellis: &Trellis) -> NibbleTables {
     let Some(nibbles) = trellis.nibbles else {
         return tables_of_code;
     };
-    let mut i = 0;
-    while i < 4 * 3 * 16 {
+    const_for!(i in 0..4 * 3 * 16 => {
         let (next_bits, table, index) = (i / 48, i / 16 % 3, i % 16);
         // The bits of the next byte are the lowest of the index and the highest of the nibble.
         let nibble = index >> next_bits | index << (4 - next_bits) & 15;
         let above: i8 = if table == 0 { -128 } else { 0 };
         tables_of_code[next_bits][table][index] = nibbles[table][nibble].wrapping_add(above);
-        i += 1;
-    }
+    });
     tables_of_code
 }
 

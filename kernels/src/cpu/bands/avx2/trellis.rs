@@ -18,7 +18,7 @@ use std::ops::Range;
 
 use htc_formats::bands::{GROUP_COLS, GROUP_ROWS, QUADS_PER_GROUP, TILE_ROWS};
 
-use super::super::{GroupScratch, SummedVectorGroup, subarray};
+use super::super::{GroupScratch, VectorGroup, subarray};
 use super::nibbles::{NIBBLE_TABLES, NibbleTables, weights};
 use super::{RowValues, load, load_two_128};
 use crate::cpu::blocks::prefetch;
@@ -40,7 +40,7 @@ const _: () = assert!(
 pub(super) fn multiply<const BITS: usize>(
     column_group: &[u8],
     groups: Range<usize>,
-    vector: &SummedVectorGroup<'_>,
+    vector: &VectorGroup<'_>,
     scratch: &mut GroupScratch,
     sums: &mut [RowValues],
 ) {
@@ -240,16 +240,14 @@ fn eight_units<const BITS: usize>(bytes: &[u8]) -> [__m256i; 2] {
 const fn unit_shuffles(bits: usize) -> [[u8; 32]; 2] {
     let units = if bits == 3 { 4 } else { 2 };
     let mut shuffles = [[0x80; 32]; 2];
-    let mut i = 0;
-    while i < units * bits {
+    const_for!(i in 0..units * bits => {
         let (plane, unit) = (i / units, i % units);
         let from = (unit * bits + plane) as u8;
         shuffles[0][i] = from;
         shuffles[0][16 + i] = if bits == 3 { from + 4 } else { from };
         shuffles[1][i] = from;
         shuffles[1][16 + i] = from + 6;
-        i += 1;
-    }
+    });
     shuffles
 }
 

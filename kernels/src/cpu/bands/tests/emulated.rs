@@ -13,8 +13,8 @@ use super::super::wide::{
     interleaved, separated, spread,
 };
 use super::super::{
-    ColumnGroupKernels, GROUPS, GroupScratch, GroupWeights, RowValues, SummedVectorGroup,
-    VectorGroup, by_bits, subarray,
+    ColumnGroupKernels, GROUPS, GroupScratch, GroupWeights, RowValues, VectorGroup, by_bits,
+    subarray,
 };
 
 type Register = [u8; WIDTH];

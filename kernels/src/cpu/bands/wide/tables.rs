@@ -33,13 +33,11 @@ const fn windows(bits: usize) -> Windows {
         low: NO_BYTES,
         high: NO_BYTES,
     };
-    let mut i = 0;
-    while i < WIDTH {
+    const_for!(i in 0..WIDTH => {
         windows.bytes.0[i] = (i / 8 * bits + i % 8) as u8;
         windows.low.0[i] = (i % 8 * bits) as u8;
         windows.high.0[i] = (i % 8 * bits + 6) as u8;
-        i += 1;
-    }
+    });
     windows
 }
 
@@ -62,12 +60,10 @@ const fn trellises(version: usize) -> [TrellisTables; 4] {
 
 const fn trellis_tables(Trellis { low, high, .. }: &Trellis) -> TrellisTables {
     let mut tables = [NO_BYTES; 2];
-    let mut i = 0;
-    while i < WIDTH {
+    const_for!(i in 0..WIDTH => {
         tables[0].0[i] = low[i].wrapping_add(-128).cast_unsigned();
         tables[1].0[i] = high[i].cast_unsigned();
-        i += 1;
-    }
+    });
     tables
 }
 
@@ -121,14 +117,12 @@ const fn codebook_tables(bits: usize) -> CodebookTables {
         width /= 2;
     }
     let table = CODEBOOKS[bits - 2];
-    let mut code = 0;
-    while code < 2 * WIDTH {
+    const_for!(code in 0..2 * WIDTH => {
         let magnitude = table[code % table.len()];
         let negative = code / table.len() % 2 == 1;
         let value = if negative { -magnitude } else { magnitude };
         levels.tables[code / WIDTH].0[code % WIDTH] = value.wrapping_add(-128).cast_unsigned();
-        code += 1;
-    }
+    });
     levels
 }
 
@@ -136,14 +130,12 @@ const fn codebook_tables(bits: usize) -> CodebookTables {
 const fn plane(width: usize, at: usize, place: usize) -> Plane {
     let mut plane = NO_PLANE;
     let bytes = 8 * width;
-    let mut i = 0;
-    while i < WIDTH {
+    const_for!(i in 0..WIDTH => {
         plane.bytes.0[i] = (at + i % bytes) as u8;
         let from = 8 * (i % 8) + i / bytes * width;
         plane.from.0[i] = ((from + 64 - place) % 64) as u8;
         plane.mask.0[i] = ((1_u16 << (place + width)) - 1) as u8;
-        i += 1;
-    }
+    });
     plane
 }
 
@@ -156,8 +148,7 @@ pub(in crate::cpu::bands) static SCALES: [Plane; 2] = scales();
 
 const fn scales() -> [Plane; 2] {
     let mut planes = [NO_PLANE; 2];
-    let mut i = 0;
-    while i < WIDTH {
+    const_for!(i in 0..WIDTH => {
         let (first, j) = (i / GROUP_ROWS * SCALE_BYTES, i % GROUP_ROWS);
         planes[0].bytes.0[i] = (first + j % 8) as u8;
         planes[0].from.0[i] = (8 * (j % 8) + j / 8 * 4) as u8;
@@ -165,8 +156,7 @@ const fn scales() -> [Plane; 2] {
         planes[1].bytes.0[i] = (first + 8 + j % 4) as u8;
         planes[1].from.0[i] = ((8 * (j % 8) + j / 4 * 2 + 64 - 4) % 64) as u8;
         planes[1].mask.0[i] = 63;
-        i += 1;
-    }
+    });
     planes
 }
 
@@ -193,16 +183,14 @@ const fn three_bit_pattern() -> ThreeBitPattern {
         cuts: [NO_BYTES; 2],
         mask: Bytes([0x33; WIDTH]),
     };
-    let mut i = 0;
-    while i < WIDTH {
+    const_for!(i in 0..WIDTH => {
         let quad = i / 16 * 24;
         threes.pairs.0[i] = two_register_index(quad + i % 16);
         threes.thirds.0[i] = two_register_index(quad + 16 + i % 8);
         let (from, second) = (8 * (i % 8), i / 8 % 2);
         threes.cuts[0].0[i] = ((from + second + 64 - 2) % 64) as u8;
         threes.cuts[1].0[i] = (from + second) as u8;
-        i += 1;
-    }
+    });
     threes
 }
 
@@ -249,19 +237,15 @@ impl StreamPattern {
             None
         };
         let mut cuts = [[NO_BYTES; 2]; MAX_PARTS];
-        let mut p = 0;
-        while p < parts {
+        const_for!(p in 0..parts => {
             let skipped_bytes = if p + 1 == parts { second } else { 0 };
-            let mut i = 0;
-            while i < WIDTH {
+            const_for!(i in 0..WIDTH => {
                 let from = 8 * bits * p + i % 8 * bits - 8 * skipped_bytes;
                 assert!(from + 12 <= 64);
                 cuts[p][0].0[i] = from as u8;
                 cuts[p][1].0[i] = (from + 6) as u8;
-                i += 1;
-            }
-            p += 1;
-        }
+            });
+        });
         StreamPattern {
             parts,
             second,
@@ -273,36 +257,30 @@ impl StreamPattern {
 
 const fn word_bytes(stride: usize) -> Bytes {
     let mut bytes = NO_BYTES;
-    let mut i = 0;
-    while i < WIDTH {
+    const_for!(i in 0..WIDTH => {
         bytes.0[i] = (i / 8 * stride + i % 8) as u8;
-        i += 1;
-    }
+    });
     bytes
 }
 
 /// Interleaves units of `unit` bytes of two registers: the lower halves, and the upper halves.
 pub(in crate::cpu::bands) const fn interleaved(unit: usize) -> [Bytes; 2] {
     let mut both = [NO_BYTES; 2];
-    let mut i = 0;
-    while i < 2 * WIDTH {
+    const_for!(i in 0..2 * WIDTH => {
         let (of, within) = (i / unit % 2, i / unit / 2 * unit + i % unit);
         both[i / WIDTH].0[i % WIDTH] = (of * WIDTH + within) as u8;
-        i += 1;
-    }
+    });
     both
 }
 
 /// Separates even and odd units of `unit` bytes of two registers.
 pub(in crate::cpu::bands) const fn separated(unit: usize) -> [Bytes; 2] {
     let mut both = [NO_BYTES; 2];
-    let mut i = 0;
-    while i < WIDTH {
+    const_for!(i in 0..WIDTH => {
         let from = i / unit * 2 * unit + i % unit;
         both[0].0[i] = from as u8;
         both[1].0[i] = (from + unit) as u8;
-        i += 1;
-    }
+    });
     both
 }
 
@@ -311,11 +289,9 @@ pub(in crate::cpu::bands) const fn separated(unit: usize) -> [Bytes; 2] {
 pub(in crate::cpu::bands) const fn spread(unit: usize) -> [Bytes; 4] {
     let mut registers = [NO_BYTES; 4];
     let quads = WIDTH / unit;
-    let mut i = 0;
-    while i < 4 * WIDTH {
+    const_for!(i in 0..4 * WIDTH => {
         let quad = i / WIDTH * quads + i % WIDTH / unit;
         registers[i / WIDTH].0[i % WIDTH] = (quad * QUAD + i % QUAD) as u8;
-        i += 1;
-    }
+    });
     registers
 }

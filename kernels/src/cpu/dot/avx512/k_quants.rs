@@ -22,10 +22,10 @@ const MINIMA: [f32; 16] = [
 ];
 
 format_product!(
-    q4_k, 144 x 1, runs 32, Nibbles, centres [0; 4], NIBBLES, SIXTEENTHS, q4_k_factors, q4_k_codes
+    q4_k, 144 x 1, runs 32, Nibbles, centres [0; 4], NIBBLES, SIXTEENTHS, scales_and_minima, q4_k_codes
 );
 format_product!(
-    q5_k, 176 x 1, runs 32, Alternating, centres [0; 4], ALTERNATING, MINIMA, q5_k_factors, q5_k_codes
+    q5_k, 176 x 1, runs 32, Alternating, centres [0; 4], ALTERNATING, MINIMA, scales_and_minima, q5_k_codes
 );
 format_product!(
     q6_k, 210 x 1, runs 16, Pairs, centres [32; 4], RUN_LANES, UNIT_SCALES, q6_k_factors, q6_k_codes
@@ -40,7 +40,7 @@ compiled_for! {
 
     fn q4_k_codes([b]: &[[u8; 144]; 1]) -> [__m512i; 4] {
         let mask = _mm512_set1_epi8(-16);
-        let (first, second) = (load_512(subarray(b, 16)), load_512(subarray(b, 80)));
+        let (first, second) = (load_512(subarray::<64>(b, 16)), load_512(subarray::<64>(b, 80)));
         let halves = [
             _mm512_shuffle_i64x2::<0b10_00_10_00>(first, second),
             _mm512_shuffle_i64x2::<0b11_01_11_01>(first, second),
@@ -53,12 +53,8 @@ compiled_for! {
         ]
     }
 
-    fn q4_k_factors([b]: &[[u8; 144]; 1], x: &PreparedSuperBlock, minima: &mut __m512) -> __m512 {
-        scales_and_minima(subarray(b, 0), x, minima)
-    }
-
     fn q5_k_codes([b]: &[[u8; 176]; 1]) -> [__m512i; 4] {
-        let (first, second) = (load_512(subarray(b, 48)), load_512(subarray(b, 112)));
+        let (first, second) = (load_512(subarray::<64>(b, 48)), load_512(subarray::<64>(b, 112)));
         let mut codes = [low_nibbles(first), high_nibbles(first), low_nibbles(second), high_nibbles(second)];
         let fifth = broadcast_32_bytes(subarray(b, 16));
         for (i, codes) in codes.iter_mut().enumerate() {
@@ -68,12 +64,8 @@ compiled_for! {
         codes
     }
 
-    fn q5_k_factors([b]: &[[u8; 176]; 1], x: &PreparedSuperBlock, minima: &mut __m512) -> __m512 {
-        scales_and_minima(subarray(b, 0), x, minima)
-    }
-
     fn q6_k_codes([b]: &[[u8; 210]; 1]) -> [__m512i; 4] {
-        let (first, second) = (load_512(subarray(b, 0)), load_512(subarray(b, 64)));
+        let (first, second) = (load_512(subarray::<64>(b, 0)), load_512(subarray::<64>(b, 64)));
         let mut codes = [low_nibbles(first), high_nibbles(first), low_nibbles(second), high_nibbles(second)];
         let upper = [broadcast_32_bytes(subarray(b, 128)), broadcast_32_bytes(subarray(b, 160))];
         for i in 0..4 {
@@ -89,7 +81,7 @@ compiled_for! {
     }
 
     fn iq4_xs_codes([b]: &[[u8; 136]; 1]) -> [__m512i; 4] {
-        let (first, second) = (load_512(subarray(b, 8)), load_512(subarray(b, 72)));
+        let (first, second) = (load_512(subarray::<64>(b, 8)), load_512(subarray::<64>(b, 72)));
         [look_up_iq4(low_nibbles(first)), look_up_iq4(high_nibbles(first)), look_up_iq4(low_nibbles(second)), look_up_iq4(high_nibbles(second))]
     }
 
@@ -109,8 +101,8 @@ compiled_for! {
 
     /// Returns the factors of a q4_k or q5_k block in the first eight lanes: a six-bit scale and
     /// minimum per 32 numbers.
-    fn scales_and_minima(b: &[u8; 16], x: &PreparedSuperBlock, minima: &mut __m512) -> __m512 {
-        let bytes = load_128(b);
+    fn scales_and_minima<const N: usize>([b]: &[[u8; N]; 1], x: &PreparedSuperBlock, minima: &mut __m512) -> __m512 {
+        let bytes = load_128(subarray(b, 0));
         // Scales of the first four blocks and the last four, then minima; the upper two bits of the
         // last four are next to the scales of the first.
         let low = _mm_shuffle_epi8(

@@ -15,16 +15,20 @@ format_product!(
     q8_0, 34 x 8, runs 32, Pairs, centres [128; 4], PAIRS, UNIT_SCALES, scales, q8_0_codes
 );
 format_product!(
-    q4_0, 18 x 8, runs 32, Halves, centres [8; 4], HALVES, UNIT_SCALES, scales, q4_0_codes
+    q4_0, 18 x 8, runs 32, Halves, centres [8; 4], HALVES, UNIT_SCALES, scales,
+    |b| nibbles(b, &const { words(18, 2) })
 );
 format_product!(
-    q4_1, 20 x 8, runs 32, Halves, centres [0; 4], HALVES, UNIT_SCALES, scales_and_minima, q4_1_codes
+    q4_1, 20 x 8, runs 32, Halves, centres [0; 4], HALVES, UNIT_SCALES, scales_and_minima,
+    |b| nibbles(b, &const { words(20, 4) })
 );
 format_product!(
-    q5_0, 22 x 8, runs 32, Halves, centres [16; 4], HALVES, UNIT_SCALES, scales, q5_0_codes
+    q5_0, 22 x 8, runs 32, Halves, centres [16; 4], HALVES, UNIT_SCALES, scales,
+    |b| with_fifth_bits(b, &const { words(22, 6) }, &const { words(22, 2) })
 );
 format_product!(
-    q5_1, 24 x 8, runs 32, Halves, centres [0; 4], HALVES, UNIT_SCALES, scales_and_minima, q5_1_codes
+    q5_1, 24 x 8, runs 32, Halves, centres [0; 4], HALVES, UNIT_SCALES, scales_and_minima,
+    |b| with_fifth_bits(b, &const { words(24, 8) }, &const { words(24, 4) })
 );
 format_product!(
     iq4_nl, 18 x 8, runs 32, Halves, centres [128; 4], HALVES, UNIT_SCALES, scales, iq4_nl_codes
@@ -34,16 +38,14 @@ format_product!(
 /// `bytes`, in two registers: the first 64 bytes of the blocks, and their last 64.
 const fn words(bytes: usize, at: usize) -> [i16; 32] {
     let mut words = [0; 32];
-    let mut i = 0;
-    while i < 32 {
+    const_for!(i in 0..32 => {
         let word = (i / 8 * bytes + at) / 2 + i % 8;
         words[i] = (if word < 32 {
             word
         } else {
             word + 64 - 2 * bytes
         }) as i16;
-        i += 1;
-    }
+    });
     words
 }
 
@@ -53,26 +55,10 @@ compiled_for! {
     fn q8_0_codes(b: &[[u8; 34]; BLOCKS]) -> [__m512i; 4] {
         let mut codes = [_mm512_setzero_si512(); 4];
         for i in 0..4 {
-            let pair = concat_256(load_256(subarray(&b[2 * i], 2)), load_256(subarray(&b[2 * i + 1], 2)));
+            let pair = concat_256(load_256(subarray::<32>(&b[2 * i], 2)), load_256(subarray::<32>(&b[2 * i + 1], 2)));
             codes[i] = _mm512_xor_si512(pair, _mm512_set1_epi8(-128));
         }
         codes
-    }
-
-    fn q4_0_codes(b: &[[u8; 18]; BLOCKS]) -> [__m512i; 4] {
-        nibbles(b, &const { words(18, 2) })
-    }
-
-    fn q4_1_codes(b: &[[u8; 20]; BLOCKS]) -> [__m512i; 4] {
-        nibbles(b, &const { words(20, 4) })
-    }
-
-    fn q5_0_codes(b: &[[u8; 22]; BLOCKS]) -> [__m512i; 4] {
-        with_fifth_bits(nibbles(b, &const { words(22, 6) }), b, &const { words(22, 2) })
-    }
-
-    fn q5_1_codes(b: &[[u8; 24]; BLOCKS]) -> [__m512i; 4] {
-        with_fifth_bits(nibbles(b, &const { words(24, 8) }), b, &const { words(24, 4) })
     }
 
     fn iq4_nl_codes(b: &[[u8; 18]; BLOCKS]) -> [__m512i; 4] {
@@ -85,13 +71,14 @@ compiled_for! {
         [low_nibbles(first), high_nibbles(first), low_nibbles(second), high_nibbles(second)]
     }
 
-    /// Adds the 32 bits at byte `at` of each block as the fifth bits of codes; `words` moves them
-    /// to the first bytes of four blocks' lanes.
+    /// Returns [`nibbles`] with fifth bits from 32 bits of each block, which `words` moves to the
+    /// first bytes of four blocks' lanes.
     fn with_fifth_bits<const N: usize>(
-        mut codes: [__m512i; 4],
         b: &[[u8; N]; BLOCKS],
+        low: &[i16; 32],
         words: &[i16; 32],
     ) -> [__m512i; 4] {
+        let mut codes = nibbles(b, low);
         let bit_of_byte = _mm512_set1_epi64(0x8040_2010_0804_0201_u64.cast_signed());
         for i in 0..2 {
             let bits = gather_words(b, i, words);
@@ -111,9 +98,7 @@ compiled_for! {
     fn gather_words<const N: usize>(b: &[[u8; N]; BLOCKS], i: usize, words: &[i16; 32]) -> __m512i {
         let bytes = b.as_flattened();
         let (first, last) = (subarray(bytes, 4 * N * i), subarray(bytes, 4 * N * (i + 1) - 64));
-        // SAFETY: in bounds.
-        let words = unsafe { _mm512_loadu_si512(words.as_ptr().cast()) };
-        _mm512_permutex2var_epi16(load_512(first), words, load_512(last))
+        _mm512_permutex2var_epi16(load_512::<u8, 64>(first), load_512(words), load_512::<u8, 64>(last))
     }
 
     fn load_f16_scales<const N: usize>(b: &[[u8; N]; BLOCKS], at: usize) -> __m512 {

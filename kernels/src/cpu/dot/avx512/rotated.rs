@@ -44,11 +44,9 @@ matvec_kernel!(
 /// of its source bit, or 8 for zero.
 const fn bit_matrix(sources: [u32; 8]) -> i64 {
     let mut rows = [0; 8];
-    let mut i = 0;
-    while i < 8 {
+    const_for!(i in 0..8 => {
         rows[7 - i] = if sources[i] < 8 { 1 << sources[i] } else { 0 };
-        i += 1;
-    }
+    });
     i64::from_le_bytes(rows)
 }
 
@@ -75,7 +73,7 @@ const HIGH_BITS: [[i64; 2]; 2] = [
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,gfni,avx2,fma,f16c")]
 fn q3_k_codes_gfni(b: &[u8; 110]) -> [__m512i; 4] {
     let (bits, high) = (
-        load_512(subarray(b, 32)),
+        load_512(subarray::<64>(b, 32)),
         broadcast_32_bytes(subarray(b, 0)),
     );
     let mut both = [_mm512_setzero_si512(); 2];
@@ -97,7 +95,7 @@ compiled_for! {
     fn prepare(x: &SuperBlock, times: [i32; 4], centre: i32) -> PreparedSuperBlock {
         let mut blocks = [_mm512_setzero_si512(); 4];
         for (b, block) in blocks.iter_mut().enumerate() {
-            *block = concat_256(load_signed(&x.codes[b]), load_signed(&x.codes[b + 4]));
+            *block = concat_256(load_256(&x.codes[b]), load_256(&x.codes[b + 4]));
         }
         let mut codes = blocks;
         for (r, codes) in codes.iter_mut().enumerate() {
@@ -148,7 +146,7 @@ compiled_for! {
 
     /// Two bits in place: those of block `j` count `4 ^ j` times.
     fn q2_k_codes(b: &[u8; 84]) -> [__m512i; 4] {
-        let bits = load_512(subarray(b, 16));
+        let bits = load_512(subarray::<64>(b, 16));
         let mut codes = [_mm512_setzero_si512(); 4];
         for (r, codes) in codes.iter_mut().enumerate() {
             let word = |j: usize| 0x0303_0303_u32.rotate_left(2 * (j ^ r) as u32).cast_signed();
@@ -176,7 +174,7 @@ compiled_for! {
     /// blocks 0 and 1 in the first halves of the lanes of one register and those of blocks 2 and 3
     /// in the second; swapped in the other register.
     fn q3_k_codes(b: &[u8; 110]) -> [__m512i; 4] {
-        let (bits, high) = (load_512(subarray(b, 32)), broadcast_32_bytes(subarray(b, 0)));
+        let (bits, high) = (load_512(subarray::<64>(b, 32)), broadcast_32_bytes(subarray(b, 0)));
         // Lookup tables that place two pairs of bits, or two single bits, in a byte.
         let pairs = _mm_setr_epi8(0, 1, 2, 3, 16, 17, 18, 19, 32, 33, 34, 35, 48, 49, 50, 51);
         let singles = _mm_setr_epi8(0, 4, 64, 68, 0, 4, 64, 68, 0, 4, 64, 68, 0, 4, 64, 68);

@@ -52,18 +52,70 @@ macro_rules! integer_products {
                 dispatch!(w, x, y)
             }
 
-            format_product!($features, q8_0, 34, 8, unpack_q8_0, add);
-            format_product!($features, q4_0, 18, 8, unpack_q4_0, add);
-            format_product!($features, q4_1, 20, 8, unpack_q4_1, add);
-            format_product!($features, q5_0, 22, 8, unpack_q5_0, add);
-            format_product!($features, q5_1, 24, 8, unpack_q5_1, add);
-            format_product!($features, iq4_nl, 18, 8, unpack_iq4_nl, add);
-            format_product!($features, iq4_xs, 136, 1, unpack_iq4_xs, add);
-            format_product!($features, q4_k, 144, 1, unpack_q4_k, add);
-            format_product!($features, q5_k, 176, 1, unpack_q5_k, add);
-            format_product!($features, q2_k, 84, 1, unpack_q2_k, add_runs);
-            format_product!($features, q3_k, 110, 1, unpack_q3_k, add_runs);
-            format_product!($features, q6_k, 210, 1, unpack_q6_k, add_runs);
+            format_product!(
+                $features,
+                q8_0,
+                34,
+                8,
+                add,
+                unpack_blocks::<34, false>,
+                |block| {
+                    let [first, second] =
+                        [load_128(subarray(block, 2)), load_128(subarray(block, 18))];
+                    [vreinterpretq_s8_u8(first), vreinterpretq_s8_u8(second)]
+                }
+            );
+            format_product!(
+                $features,
+                q4_0,
+                18,
+                8,
+                add,
+                unpack_blocks::<18, false>,
+                |block| { four_bits(subarray(block, 2), 8) }
+            );
+            format_product!(
+                $features,
+                q4_1,
+                20,
+                8,
+                add,
+                unpack_blocks::<20, true>,
+                |block| { four_bits(subarray(block, 4), 0) }
+            );
+            format_product!(
+                $features,
+                q5_0,
+                22,
+                8,
+                add,
+                unpack_blocks::<22, false>,
+                |block| { five_bits(subarray(block, 6), subarray(block, 2), 16) }
+            );
+            format_product!(
+                $features,
+                q5_1,
+                24,
+                8,
+                add,
+                unpack_blocks::<24, true>,
+                |block| { five_bits(subarray(block, 8), subarray(block, 4), 0) }
+            );
+            format_product!(
+                $features,
+                iq4_nl,
+                18,
+                8,
+                add,
+                unpack_blocks::<18, false>,
+                |block| { iq4(subarray(block, 2)) }
+            );
+            format_product!($features, iq4_xs, 136, 1, add, unpack_iq4_xs);
+            format_product!($features, q4_k, 144, 1, add, unpack_q4_k);
+            format_product!($features, q5_k, 176, 1, add, unpack_q5_k);
+            format_product!($features, q2_k, 84, 1, add_runs, unpack_q2_k);
+            format_product!($features, q3_k, 110, 1, add_runs, unpack_q3_k);
+            format_product!($features, q6_k, 210, 1, add_runs, unpack_q6_k);
 
             #[inline]
             #[target_feature(enable = $features)]
@@ -97,8 +149,9 @@ macro_rules! integer_products {
 }
 
 /// Defines the product of one format; `$blocks` blocks of `$bytes` bytes form a super-block.
+/// `$unpack` gets the function `$codes` too, if any.
 macro_rules! format_product {
-    ($features:literal, $module:ident, $bytes:literal, $blocks:literal, $unpack:ident, $add:ident) => {
+    ($features:literal, $module:ident, $bytes:literal, $blocks:literal, $add:ident, $unpack:expr $(, $codes:expr)?) => {
         mod $module {
             use super::*;
 
@@ -141,7 +194,7 @@ macro_rules! format_product {
                 x: &PreparedSuperBlock<'_>,
                 sums: &mut F32x8,
             ) {
-                $add($unpack(blocks, x, sums), x.super_block, sums);
+                $add($unpack(blocks, $($codes,)? x, sums), x.super_block, sums);
             }
 
             #[target_feature(enable = $features)]

@@ -41,13 +41,18 @@ compiled_for! {
         vqtbl1q_s8(unsafe { vld1q_s8(IQ4_CODEBOOK.as_ptr()) }, indices)
     }
 
-    /// Unpacks the codes of eight blocks whose scales are their first numbers.
-    fn unpack_blocks<const BYTES: usize>(
+    /// Unpacks the codes of eight blocks whose first numbers are their scales, then their minima if
+    /// any.
+    pub(super) fn unpack_blocks<const BYTES: usize, const MINIMUM: bool>(
         super_block: &[u8],
-        x: &PreparedSuperBlock<'_>,
         unpack: impl Fn(&[u8; BYTES]) -> [int8x16_t; 2],
+        x: &PreparedSuperBlock<'_>,
+        sums: &mut F32x8,
     ) -> Unpacked {
         let blocks = super_block.as_chunks::<BYTES>().0;
+        if MINIMUM {
+            add_minima(load_f16_scales(blocks, 2), x, sums);
+        }
         let mut codes = [[vdupq_n_s8(0); 2]; BLOCKS];
         for b in 0..BLOCKS {
             codes[b] = unpack(&blocks[b]);
@@ -55,48 +60,19 @@ compiled_for! {
         Unpacked { codes, factors: mul(load_f16_scales(blocks, 0), x.scales) }
     }
 
-    fn four_bits(bytes: &[u8; 16], centre: i8) -> [int8x16_t; 2] {
+    pub(super) fn four_bits(bytes: &[u8; 16], centre: i8) -> [int8x16_t; 2] {
         let [low, high] = nibbles(bytes);
         [centred(low, centre), centred(high, centre)]
     }
 
-    fn five_bits(bytes: &[u8; 16], bits: &[u8; 4], centre: i8) -> [int8x16_t; 2] {
+    pub(super) fn five_bits(bytes: &[u8; 16], bits: &[u8; 4], centre: i8) -> [int8x16_t; 2] {
         let ([low, high], [fifth, next]) = (nibbles(bytes), fifth_bits(bits));
         [centred(vorrq_u8(low, fifth), centre), centred(vorrq_u8(high, next), centre)]
     }
 
-    fn iq4(bytes: &[u8; 16]) -> [int8x16_t; 2] {
+    pub(super) fn iq4(bytes: &[u8; 16]) -> [int8x16_t; 2] {
         let [low, high] = nibbles(bytes);
         [look_up_iq4(low), look_up_iq4(high)]
-    }
-
-    pub(super) fn unpack_q8_0(super_block: &[u8; 34 * BLOCKS], x: &PreparedSuperBlock<'_>, _: &mut F32x8) -> Unpacked {
-        unpack_blocks::<34>(super_block, x, |block| {
-            let [first, second] = [load_128(subarray(block, 2)), load_128(subarray(block, 18))];
-            [vreinterpretq_s8_u8(first), vreinterpretq_s8_u8(second)]
-        })
-    }
-
-    pub(super) fn unpack_q4_0(super_block: &[u8; 18 * BLOCKS], x: &PreparedSuperBlock<'_>, _: &mut F32x8) -> Unpacked {
-        unpack_blocks::<18>(super_block, x, |block| four_bits(subarray(block, 2), 8))
-    }
-
-    pub(super) fn unpack_q4_1(super_block: &[u8; 20 * BLOCKS], x: &PreparedSuperBlock<'_>, sums: &mut F32x8) -> Unpacked {
-        add_minima(load_f16_scales(super_block.as_chunks::<20>().0, 2), x, sums);
-        unpack_blocks::<20>(super_block, x, |block| four_bits(subarray(block, 4), 0))
-    }
-
-    pub(super) fn unpack_q5_0(super_block: &[u8; 22 * BLOCKS], x: &PreparedSuperBlock<'_>, _: &mut F32x8) -> Unpacked {
-        unpack_blocks::<22>(super_block, x, |block| five_bits(subarray(block, 6), subarray(block, 2), 16))
-    }
-
-    pub(super) fn unpack_q5_1(super_block: &[u8; 24 * BLOCKS], x: &PreparedSuperBlock<'_>, sums: &mut F32x8) -> Unpacked {
-        add_minima(load_f16_scales(super_block.as_chunks::<24>().0, 2), x, sums);
-        unpack_blocks::<24>(super_block, x, |block| five_bits(subarray(block, 8), subarray(block, 4), 0))
-    }
-
-    pub(super) fn unpack_iq4_nl(super_block: &[u8; 18 * BLOCKS], x: &PreparedSuperBlock<'_>, _: &mut F32x8) -> Unpacked {
-        unpack_blocks::<18>(super_block, x, |block| iq4(subarray(block, 2)))
     }
 
     pub(super) fn unpack_iq4_xs(b: &[u8; 136], x: &PreparedSuperBlock<'_>, _: &mut F32x8) -> Unpacked {

@@ -6,27 +6,26 @@ use super::super::{
 };
 use super::{DeviceLayerCache, QueryShape, THREADS, check_shapes};
 use crate::cpu::Attention;
-use crate::cuda::device::{Device, DeviceError, DeviceSpan, Kernel, KernelArguments};
+use crate::cuda::device::{Device, DeviceError, DeviceSpan, Kernel, kernel_arguments};
 
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct Importance {
-    q: DeviceSpan,
-    scale_of: DeviceSpan,
-    out: DeviceSpan,
-    keys: KvRowsArgument,
-    heads: u32,
-    kv_heads: u32,
-    size: u32,
-    queries: u32,
-    end: u32,
-    window: u32,
-    scale: f32,
-    softcap: f32,
+kernel_arguments! {
+    // Layouts as in `attention.cu`.
+
+    struct Importance {
+        q: DeviceSpan,
+        scale_of: DeviceSpan,
+        out: DeviceSpan,
+        keys: KvRowsArgument,
+        heads: u32,
+        kv_heads: u32,
+        size: u32,
+        queries: u32,
+        end: u32,
+        window: u32,
+        scale: f32,
+        softcap: f32,
+    }
 }
-
-// SAFETY: layout as in `attention.cu`, without padding.
-unsafe impl KernelArguments for Importance {}
 
 /// Returns the attention weights that the last `window` rows of the queries give to
 /// each of `end` positions with the keys `keys`, summed over these rows and the query heads of a kv

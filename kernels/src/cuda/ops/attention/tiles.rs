@@ -4,7 +4,7 @@ use super::super::kv::{KvElement, KvRowsArgument};
 use super::super::{F32_BYTES, float_span, kernel_count, shape_mismatch};
 use super::{AttentionScratch, DeviceLayerCache, MAX_SPLITS, PartialAttention, QueryShape};
 use crate::cpu::Attention;
-use crate::cuda::device::{Device, DeviceError, DeviceSpan, Kernel, KernelArguments};
+use crate::cuda::device::{Device, DeviceError, DeviceSpan, Kernel, kernel_arguments};
 
 /// Minimum rows for tiles, as for tiled matrix products.
 const MIN_ROWS: usize = 32;
@@ -21,29 +21,28 @@ const MAX_HEAD_SIZE: usize = 256;
 const MIN_SPLIT: usize = 256;
 const MAX_RECORDS: usize = super::PREALLOCATED_ROWS * MAX_SPLITS;
 
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct AttendTiles {
-    q: DeviceSpan,
-    partial: DeviceSpan,
-    keys: KvRowsArgument,
-    values: KvRowsArgument,
-    rows: u32,
-    heads: u32,
-    kv_heads: u32,
-    size: u32,
-    start: u32,
-    window: u32,
-    splits: u32,
-    split: u32,
-    first: u32,
-    unused: u32,
-    scale: f32,
-    softcap: f32,
-}
+kernel_arguments! {
+    // Layouts as in `attention_tiles.cu`.
 
-// SAFETY: layout as in `attention_tiles.cu`, without padding.
-unsafe impl KernelArguments for AttendTiles {}
+    struct AttendTiles {
+        q: DeviceSpan,
+        partial: DeviceSpan,
+        keys: KvRowsArgument,
+        values: KvRowsArgument,
+        rows: u32,
+        heads: u32,
+        kv_heads: u32,
+        size: u32,
+        start: u32,
+        window: u32,
+        splits: u32,
+        split: u32,
+        first: u32,
+        unused: u32,
+        scale: f32,
+        softcap: f32,
+    }
+}
 
 pub(in super::super) struct TileKernel {
     kernel: &'static str,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::super::faults::FaultEntries;
 use super::super::{F32_BYTES, download_floats, float_span, kernel_count, shape_mismatch};
 use super::{KvElement, KvHeads, KvRows, check_range, check_rows};
-use crate::cuda::device::{Device, DeviceError, DeviceSpan, Kernel, KernelArguments};
+use crate::cuda::device::{Device, DeviceError, DeviceSpan, Kernel, kernel_arguments};
 
 /// Low-rank coordinates `[heads, capacity, rank]` in half precision and their bases `[heads, rank,
 /// size]`.
@@ -35,24 +35,39 @@ impl<D: Device> DeviceLowRankRows<D> {
     }
 }
 
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct Expand {
-    coordinates: DeviceSpan,
-    basis: DeviceSpan,
-    to: DeviceSpan,
-    heads: u32,
-    size: u32,
-    rank: u32,
-    capacity: u32,
-    count: u32,
-    to_first: u32,
-    to_capacity: u32,
-    unused: u32,
-}
+kernel_arguments! {
+    // Layouts as in `kv.cu`.
 
-// SAFETY: layout as in `kv.cu`, without padding.
-unsafe impl KernelArguments for Expand {}
+    struct Expand {
+        coordinates: DeviceSpan,
+        basis: DeviceSpan,
+        to: DeviceSpan,
+        heads: u32,
+        size: u32,
+        rank: u32,
+        capacity: u32,
+        count: u32,
+        to_first: u32,
+        to_capacity: u32,
+        unused: u32,
+    }
+
+    struct Map {
+        from: DeviceSpan,
+        matrix: DeviceSpan,
+        to: DeviceSpan,
+        fault: DeviceSpan,
+        squares: DeviceSpan,
+        heads: u32,
+        count: u32,
+        from_capacity: u32,
+        from_size: u32,
+        from_first: u32,
+        to_capacity: u32,
+        to_size: u32,
+        to_first: u32,
+    }
+}
 
 /// As [`rows_to_f32`](super::rows_to_f32) for the first `n` rows of coordinates, multiplied by the
 /// basis.
@@ -95,27 +110,6 @@ pub fn expand_low_rank<D: Device>(
     // `to_capacity`; the spans cover them.
     unsafe { device.launch(&KERNEL, grid, 0, &arguments) }
 }
-
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct Map {
-    from: DeviceSpan,
-    matrix: DeviceSpan,
-    to: DeviceSpan,
-    fault: DeviceSpan,
-    squares: DeviceSpan,
-    heads: u32,
-    count: u32,
-    from_capacity: u32,
-    from_size: u32,
-    from_first: u32,
-    to_capacity: u32,
-    to_size: u32,
-    to_first: u32,
-}
-
-// SAFETY: layout as in `kv.cu`, without padding.
-unsafe impl KernelArguments for Map {}
 
 /// Rows of a cache, from row `first` of each head on.
 #[derive(Debug)]

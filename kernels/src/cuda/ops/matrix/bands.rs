@@ -9,7 +9,7 @@ use htc_formats::bands::{
 use super::format::decode_error;
 use super::{STAGING_BYTES, align_allocation, run_pieces};
 use crate::Pool;
-use crate::cuda::device::{Device, DeviceError, DeviceMemory, DeviceSpan};
+use crate::cuda::device::{Device, DeviceError, DeviceMemory, DeviceSpan, kernel_arguments};
 
 /// One row per lane of a warp.
 const TILE: usize = 32;
@@ -20,17 +20,20 @@ pub(in super::super) struct ClassRow {
     pub row: u32,
 }
 
-/// A matrix whose rows have the same codes, laid out as in `bands.cu`.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-pub(in super::super) struct TilesArgument {
-    /// Words, codes, tables, row scales of codebooks and of trellises, column scales, places; in the
-    /// order of `Tiles` in `bands.cu`.
-    spans: [DeviceSpan; 7],
-    rows: u32,
-    bands: u32,
-    tile_words: u32,
-    table_bytes: u32,
+kernel_arguments! {
+    // Layouts as in `bands.cu`.
+
+    /// A matrix whose rows have the same codes, laid out as in `bands.cu`.
+    #[derive(Debug)]
+    pub(in super::super) struct TilesArgument {
+        /// Words, codes, tables, row scales of codebooks and of trellises, column scales, places; in the
+        /// order of `Tiles` in `bands.cu`.
+        spans: [DeviceSpan; 7],
+        rows: u32,
+        bands: u32,
+        tile_words: u32,
+        table_bytes: u32,
+    }
 }
 
 pub(in super::super) struct ColumnGroupPart<D: Device> {

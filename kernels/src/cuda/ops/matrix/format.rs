@@ -5,7 +5,7 @@ use htc_formats::block::decode;
 
 use super::{align_allocation, wide};
 use crate::Matrix;
-use crate::cuda::device::{DeviceError, DeviceSpan};
+use crate::cuda::device::{DeviceError, DeviceSpan, kernel_arguments};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum Format {
@@ -23,13 +23,16 @@ pub(in super::super) enum Format {
     WideMinimum,
 }
 
-/// Arrays of a matrix, laid out as in `blocks.cuh`.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-pub(in super::super) struct BlockArrays {
-    pub spans: [DeviceSpan; Format::ARRAYS],
-    pub stride: u32,
-    pub unused: u32,
+kernel_arguments! {
+    // Layouts as in `blocks.cuh`.
+
+    /// Arrays of a matrix, laid out as in `blocks.cuh`.
+    #[derive(Debug)]
+    pub(in super::super) struct BlockArrays {
+        pub spans: [DeviceSpan; Format::ARRAYS],
+        pub stride: u32,
+        pub unused: u32,
+    }
 }
 
 /// Names of the kernels of a format.

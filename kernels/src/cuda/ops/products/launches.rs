@@ -5,7 +5,7 @@ use super::super::matrix::{
 };
 use super::super::{F32_BYTES, kernel_count, shape_mismatch};
 use super::quantise::{InputVectors, QuantisedOutput, QuantisedVectors, needs_own_quantisation};
-use crate::cuda::device::{Device, DeviceError, DeviceSpan, Kernel, KernelArguments};
+use crate::cuda::device::{Device, DeviceError, DeviceSpan, Kernel, kernel_arguments};
 
 /// Vectors that a warp multiplies with a row that it has read.
 pub(super) const MAX_VECTORS_PER_READ: usize = 8;
@@ -39,33 +39,53 @@ pub(super) struct ProductOutput {
 /// Matrices and their outputs.
 pub(super) type Targets<'a, D> = Vec<(&'a DeviceMatrix<D>, ProductOutput)>;
 
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct MatrixProduct {
-    x: DeviceSpan,
-    codes: DeviceSpan,
-    steps: DeviceSpan,
-    sums: DeviceSpan,
-    n: u32,
-    width: u32,
-    w: BlockArrays,
-    y: DeviceSpan,
-    arrived: DeviceSpan,
-    to: QuantisedVectors,
-    rows: u32,
-    live: u32,
-    y_width: u32,
-    split: u32,
-    blocks: u32,
-    adds: u32,
-}
+kernel_arguments! {
+    // Layouts as in `blocks.cuh` and `bands.cu`.
 
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub(super) struct Product {
-    count: u32,
-    unused: u32,
-    matrices: [MatrixProduct; MAX_MATRICES],
+    struct MatrixProduct {
+        x: DeviceSpan,
+        codes: DeviceSpan,
+        steps: DeviceSpan,
+        sums: DeviceSpan,
+        n: u32,
+        width: u32,
+        w: BlockArrays,
+        y: DeviceSpan,
+        arrived: DeviceSpan,
+        to: QuantisedVectors,
+        rows: u32,
+        live: u32,
+        y_width: u32,
+        split: u32,
+        blocks: u32,
+        adds: u32,
+    }
+
+    pub(super) struct Product {
+        count: u32,
+        unused: u32,
+        matrices: [MatrixProduct; MAX_MATRICES],
+    }
+
+    struct ColumnGroupProduct {
+        w: TilesArgument,
+        codes: DeviceSpan,
+        steps: DeviceSpan,
+        sums: DeviceSpan,
+        y: DeviceSpan,
+        rows: u32,
+        live: u32,
+        y_width: u32,
+        blocks: u32,
+        adds: u32,
+        unused: u32,
+    }
+
+    struct BandsProduct {
+        n: u32,
+        count: u32,
+        matrices: [ColumnGroupProduct; MAX_MATRICES],
+    }
 }
 
 impl Product {
@@ -74,36 +94,6 @@ impl Product {
         matrices.map(|matrix| matrix.blocks as usize).sum()
     }
 }
-
-// SAFETY: layout as in `blocks.cuh`, without padding.
-unsafe impl KernelArguments for Product {}
-
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct ColumnGroupProduct {
-    w: TilesArgument,
-    codes: DeviceSpan,
-    steps: DeviceSpan,
-    sums: DeviceSpan,
-    y: DeviceSpan,
-    rows: u32,
-    live: u32,
-    y_width: u32,
-    blocks: u32,
-    adds: u32,
-    unused: u32,
-}
-
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct BandsProduct {
-    n: u32,
-    count: u32,
-    matrices: [ColumnGroupProduct; MAX_MATRICES],
-}
-
-// SAFETY: layout as `Product` in `bands.cu`, without padding.
-unsafe impl KernelArguments for BandsProduct {}
 
 /// Products grouped by matrix layout.
 pub(super) struct ProductsByLayout<'a, D: Device> {

@@ -3,18 +3,17 @@ use super::launches::{
     MAX_MATRICES, Product, ProductsByLayout, Targets, WARPS, group_by_layout, product_argument,
 };
 use super::quantise::InputVectors;
-use crate::cuda::device::{Device, DeviceError, DeviceSpan, Kernel, KernelArguments};
+use crate::cuda::device::{Device, DeviceError, DeviceSpan, Kernel, kernel_arguments};
 
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct Pair {
-    first: Product,
-    second: Product,
-    meeting: DeviceSpan,
+kernel_arguments! {
+    // Layouts as in `products.cuh`.
+
+    struct Pair {
+        first: Product,
+        second: Product,
+        meeting: DeviceSpan,
+    }
 }
-
-// SAFETY: layout as in `products.cuh`, without padding.
-unsafe impl KernelArguments for Pair {}
 
 /// The arrival counters of the quantising block are per group of vectors.
 const MAX_VECTORS: usize = 4;

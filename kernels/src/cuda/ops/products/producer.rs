@@ -3,7 +3,7 @@ use super::super::elementwise::{self, GateActivation, RowsShape, norm_threads};
 use super::super::{float_span, kernel_count, launch_per_element};
 use super::launches::MAX_MATRICES;
 use super::quantise::{BLOCK, QuantisedVectors, forms_argument};
-use crate::cuda::device::{Device, DeviceError, DeviceSpan, Kernel, KernelArguments};
+use crate::cuda::device::{Device, DeviceError, DeviceSpan, Kernel, kernel_arguments};
 
 /// An operation that produces the input of a product. Each gives the same bits as the separate
 /// operations.
@@ -47,49 +47,38 @@ pub struct PendingGate<'a, D: Device> {
     pub up: &'a D::Memory,
 }
 
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct NormQuantise {
-    x: DeviceSpan,
-    y: DeviceSpan,
-    weight: DeviceSpan,
-    out: DeviceSpan,
-    width: u32,
-    epsilon: f32,
-    count: u32,
-    unused: u32,
-    to: [QuantisedVectors; MAX_MATRICES],
+kernel_arguments! {
+    // Layouts as in `fused.cu` and `attention.cu`.
+
+    struct NormQuantise {
+        x: DeviceSpan,
+        y: DeviceSpan,
+        weight: DeviceSpan,
+        out: DeviceSpan,
+        width: u32,
+        epsilon: f32,
+        count: u32,
+        unused: u32,
+        to: [QuantisedVectors; MAX_MATRICES],
+    }
+
+    struct GateQuantise {
+        gate: DeviceSpan,
+        up: DeviceSpan,
+        n: u32,
+        width: u32,
+        count: u32,
+        unused: u32,
+        to: [QuantisedVectors; MAX_MATRICES],
+    }
+
+    struct JoinQuantise {
+        join: Join,
+        count: u32,
+        unused: u32,
+        to: [QuantisedVectors; MAX_MATRICES],
+    }
 }
-
-// SAFETY: layout as in `fused.cu`, without padding.
-unsafe impl KernelArguments for NormQuantise {}
-
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct GateQuantise {
-    gate: DeviceSpan,
-    up: DeviceSpan,
-    n: u32,
-    width: u32,
-    count: u32,
-    unused: u32,
-    to: [QuantisedVectors; MAX_MATRICES],
-}
-
-// SAFETY: layout as in `fused.cu`, without padding.
-unsafe impl KernelArguments for GateQuantise {}
-
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct JoinQuantise {
-    join: Join,
-    count: u32,
-    unused: u32,
-    to: [QuantisedVectors; MAX_MATRICES],
-}
-
-// SAFETY: layout as in `attention.cu`, without padding.
-unsafe impl KernelArguments for JoinQuantise {}
 
 impl<D: Device> PendingOperation<'_, D> {
     pub(super) fn can_fuse(&self, x: DeviceSpan, [n, width]: [usize; 2]) -> bool {

@@ -6,7 +6,7 @@ use super::super::{F32_BYTES, byte_span, kernel_count};
 use super::launches::{MAX_MATRICES, MAX_VECTORS_PER_READ, ProductOutput};
 use super::producer::PendingOperation;
 use super::{ALIGNMENT, GrowingBuffer};
-use crate::cuda::device::{Device, DeviceError, DeviceSpan, Kernel, KernelArguments};
+use crate::cuda::device::{Device, DeviceError, DeviceSpan, Kernel, kernel_arguments};
 
 /// Elements per quantisation step of a vector.
 pub(super) const BLOCK: usize = 32;
@@ -63,30 +63,28 @@ impl InputVectors {
     }
 }
 
-/// Codes, steps and sums of quantised vectors, and the transform that a column-group matrix applies
-/// first.
-#[derive(Clone, Copy, Default)]
-#[repr(C)]
-pub(super) struct QuantisedVectors {
-    pub codes: DeviceSpan,
-    pub steps: DeviceSpan,
-    pub sums: DeviceSpan,
-    columns: DeviceSpan,
-    rotated: u32,
-    unused: u32,
-}
+kernel_arguments! {
+    // Layouts as in `vectors.cu`.
 
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct Quantise {
-    x: DeviceSpan,
-    n: u32,
-    width: u32,
-    to: [QuantisedVectors; MAX_MATRICES],
-}
+    /// Codes, steps and sums of quantised vectors, and the transform that a column-group matrix applies
+    /// first.
+    #[derive(Default)]
+    pub(super) struct QuantisedVectors {
+        pub codes: DeviceSpan,
+        pub steps: DeviceSpan,
+        pub sums: DeviceSpan,
+        columns: DeviceSpan,
+        rotated: u32,
+        unused: u32,
+    }
 
-// SAFETY: layout as in `vectors.cu`, without padding.
-unsafe impl KernelArguments for Quantise {}
+    struct Quantise {
+        x: DeviceSpan,
+        n: u32,
+        width: u32,
+        to: [QuantisedVectors; MAX_MATRICES],
+    }
+}
 
 /// Returns whether a part reads vectors that are rotated or scaled first.
 pub(super) fn needs_own_quantisation<D: Device>(part: &ColumnGroupPart<D>) -> bool {
