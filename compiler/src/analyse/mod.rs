@@ -11,21 +11,17 @@ mod sample;
 mod sinks;
 mod spectra;
 
-use std::path::PathBuf;
-
 use htc_formats::htz::Digest;
 use htc_formats::source::ModelFile;
-use thiserror::Error;
 
 pub use record::Analysis;
 
 use crate::calibrate::Calibration;
-use crate::event::{Cancelled, Event, Measurement, Progress};
+use crate::event::{Event, Measurement, Progress};
 use crate::math::{Algebra, FactoriseError, Host};
-use crate::plan::phases::ProfileError;
 use crate::system::ordered;
 use crate::system::show::file_name;
-use crate::unit::{MakeError, UnitError};
+use crate::unit::MakeError;
 use record::{
     CalibrationInfo, DepthSink, Dimension, DimensionLayer, Kind, Manifold, ManifoldLayer, Shape,
     SinkLayer, Sinks, Spectra,
@@ -43,39 +39,12 @@ pub struct AnalysisInput<'a> {
     pub calibration: Option<&'a Calibration>,
 }
 
-/// Errors of an analysis.
-#[derive(Debug, Error)]
-pub enum AnalyseError {
-    /// A weight does not decode or is not finite.
-    #[error(transparent)]
-    Weights(#[from] MakeError),
-    /// The statistics of a layer are invalid.
-    #[error("{}: statistics of layer {layer}: {error}; calibrate again with another `cache`", path.display())]
-    Statistics {
-        /// Model path.
-        path: PathBuf,
-        /// Layer index.
-        layer: usize,
-        /// Numerical error.
-        error: FactoriseError,
-    },
-    /// A variance is invalid.
-    #[error(transparent)]
-    Profile(#[from] ProfileError),
-    /// No thread can be started.
-    #[error("no thread can be started: {0}; end other programs or raise the limit of processes")]
-    Thread(#[from] std::io::Error),
-    /// Cancelled.
-    #[error(transparent)]
-    Cancelled(#[from] Cancelled),
-}
-
 /// Analyses a model.
 pub fn analyse(
     subject: AnalysisInput,
     threads: usize,
     watch: Progress,
-) -> Result<Analysis, AnalyseError> {
+) -> Result<Analysis, MakeError> {
     let AnalysisInput { source, .. } = subject;
     let calibration = subject.calibration;
     let units = spectra::units(source);
@@ -152,7 +121,7 @@ fn streams(
     calibration: &Calibration,
     threads: usize,
     watch: Progress,
-) -> Result<Streams, AnalyseError> {
+) -> Result<Streams, MakeError> {
     let layers = calibration.layers.len();
     let mut all = Streams {
         sinks: sinks::empty(),
@@ -174,7 +143,7 @@ fn streams(
             all.directions.push(stream.direction);
             all.dimension.layers.push(stream.dimension);
             all.manifold.layers.push(stream.manifold);
-            Ok::<_, AnalyseError>(())
+            Ok::<_, MakeError>(())
         },
     )?;
     Ok(all)
@@ -208,7 +177,7 @@ pub fn depth_sink(
     threads: usize,
     algebra: &dyn Algebra,
     watch: Progress,
-) -> Result<DepthSink, AnalyseError> {
+) -> Result<DepthSink, MakeError> {
     let layers = calibration.layers.len();
     let last = layers.saturating_sub(1);
     let Some(all) = depth::cumulated_up_to(calibration, last) else {
@@ -230,7 +199,7 @@ pub fn depth_sink(
         |layer, explained| {
             watch.step_done(&format!("layer {layer}: depth"))?;
             curve.push(explained);
-            Ok::<_, AnalyseError>(())
+            Ok::<_, MakeError>(())
         },
     )?;
     let weights = calibration.layers.iter();
@@ -238,8 +207,8 @@ pub fn depth_sink(
     Ok(depth::depth_sink(&curve, whole.rank, weights.collect()))
 }
 
-fn statistics(source: &ModelFile, layer: usize) -> impl Fn(FactoriseError) -> AnalyseError {
-    move |error| AnalyseError::Statistics {
+fn statistics(source: &ModelFile, layer: usize) -> impl Fn(FactoriseError) -> MakeError {
+    move |error| MakeError::Statistics {
         path: source.path.clone(),
         layer,
         error,
@@ -258,7 +227,7 @@ impl Weights<'_> {
         mut sinks: Option<&mut [SinkLayer]>,
         threads: usize,
         watch: Progress,
-    ) -> Result<Spectra, AnalyseError> {
+    ) -> Result<Spectra, MakeError> {
         let units = spectra::units(self.source);
         let gauges = spectra::Gauges::new(self.calibration);
         let mut spectra = spectra::empty();
@@ -287,7 +256,7 @@ impl Weights<'_> {
         Ok(spectra)
     }
 
-    fn sink(&self, layer: usize) -> Result<Option<Vec<f64>>, UnitError> {
+    fn sink(&self, layer: usize) -> Result<Option<Vec<f64>>, MakeError> {
         let before = layer.checked_sub(1).and_then(|l| self.directions.get(l));
         match before {
             Some(Some(direction)) => {

@@ -10,7 +10,7 @@ use htc_formats::folder::{self, Folder, FolderError, UNFINISHED_SUFFIX, user_cac
 use htc_formats::htz::Digest;
 
 use super::entry::CacheEntry;
-use super::{CalibrateError, CalibrationOptions};
+use super::{CalibrationOptions, PassError};
 
 /// Lock file of an entry, held by the working process.
 pub(super) const LOCK: &str = "lock";
@@ -41,21 +41,17 @@ pub(super) fn entry_name(kind: EntryKind, key: Digest) -> OsString {
 /// Returns the folder of the cache.
 ///
 /// # Errors
-/// [`CalibrateError::NoCache`].
-pub fn cache_folder(options: &CalibrationOptions) -> Result<PathBuf, CalibrateError> {
+/// [`PassError::NoCache`].
+pub fn cache_folder(options: &CalibrationOptions) -> Result<PathBuf, PassError> {
     match &options.cache {
         Some(folder) => Ok(folder.clone()),
-        None => user_cache().ok_or(CalibrateError::NoCache),
+        None => user_cache().ok_or(PassError::NoCache),
     }
 }
 
 /// Opens the folder of one entry: owned by this user, or readable if trusted.
-pub(super) fn open_entry(
-    cache: &Path,
-    name: &OsStr,
-    trusted: bool,
-) -> Result<Folder, CalibrateError> {
-    let failed = |error| CalibrateError::Cache {
+pub(super) fn open_entry(cache: &Path, name: &OsStr, trusted: bool) -> Result<Folder, PassError> {
+    let failed = |error| PassError::Cache {
         path: cache.join(name),
         error,
     };
@@ -64,9 +60,7 @@ pub(super) fn open_entry(
     match parent.open_private(name) {
         Err(FolderError::ForeignOwner { path, owner }) => match parent.open_existing(name, trusted)
         {
-            Err(FolderError::ForeignOwner { .. }) => {
-                Err(CalibrateError::ForeignOwner { path, owner })
-            }
+            Err(FolderError::ForeignOwner { .. }) => Err(PassError::ForeignOwner { path, owner }),
             found => found.map_err(|error| failed(error.into_io())),
         },
         found => found.map_err(|error| failed(error.into_io())),
@@ -74,7 +68,7 @@ pub(super) fn open_entry(
 }
 
 /// Removes the statistics of a key from the cache.
-pub fn remove_entry(options: &CalibrationOptions, key: Digest) -> Result<(), CalibrateError> {
+pub fn remove_entry(options: &CalibrationOptions, key: Digest) -> Result<(), PassError> {
     CacheEntry::open(options, EntryKind::Calibration, key)?.clear()
 }
 

@@ -3,7 +3,7 @@
 use htc_formats::htz::Digest;
 use htc_loader::tokenizer::{AddSpecialTokens, Tokenizer};
 
-use super::CalibrateError;
+use super::PassError;
 use super::shipped::{ShippedPart, shipped_digest, shipped_text};
 use crate::options::TextSource;
 use crate::system::text;
@@ -22,7 +22,7 @@ impl CalibrationContents {
     pub(super) fn read(
         source: &TextSource,
         tokenizer: &Tokenizer,
-    ) -> Result<CalibrationContents, CalibrateError> {
+    ) -> Result<CalibrationContents, PassError> {
         let mut left_out = Vec::new();
         let (text, sha256) = match source {
             TextSource::File(path) => {

@@ -8,7 +8,7 @@ use htc_formats::folder::Folder;
 use htc_formats::htz::{Digest, Hasher};
 use htc_formats::model::HyperParameters;
 
-use super::CalibrateError;
+use super::PassError;
 use super::cache::{EntryKind, HEAD};
 use super::entry::CacheEntry;
 use super::moments::MomentSums;
@@ -52,7 +52,7 @@ impl CalibrationFiles {
         options: &CalibrationOptions,
         key: Digest,
         extent: TextExtent,
-    ) -> Result<CalibrationFiles, CalibrateError> {
+    ) -> Result<CalibrationFiles, PassError> {
         Ok(CalibrationFiles {
             entry: CacheEntry::open(options, EntryKind::Calibration, key)?,
             key,
@@ -76,7 +76,7 @@ impl CalibrationFiles {
         &self,
         options: &CalibrationOptions,
         watch: Progress,
-    ) -> Result<io::Result<File>, CalibrateError> {
+    ) -> Result<io::Result<File>, PassError> {
         self.entry.lock(options, watch)
     }
 
@@ -84,7 +84,7 @@ impl CalibrationFiles {
         &self,
         lock: io::Result<File>,
         complete: bool,
-    ) -> Result<Option<File>, CalibrateError> {
+    ) -> Result<Option<File>, PassError> {
         self.entry.optional_lock(lock, complete)
     }
 
@@ -112,7 +112,7 @@ impl CalibrationFiles {
         &self,
         hyper: &HyperParameters,
         finished: &FinishedStatistics,
-    ) -> Result<(), CalibrateError> {
+    ) -> Result<(), PassError> {
         let tokens = self.extent.windows * self.extent.context;
         let stream = 4 * (tokens * hyper.width) as u64;
         let missing = finished.layers.len()..hyper.layers;
@@ -128,16 +128,13 @@ impl CalibrationFiles {
         match disk::free_bytes(self.folder().path()).filter(|free| *free < needed) {
             Some(free) => {
                 let path = self.folder().path().to_owned();
-                Err(CalibrateError::NoSpace { path, needed, free })
+                Err(PassError::NoSpace { path, needed, free })
             }
             None => Ok(()),
         }
     }
 
-    pub(super) fn remove_leftovers(
-        &self,
-        finished: &FinishedStatistics,
-    ) -> Result<(), CalibrateError> {
+    pub(super) fn remove_leftovers(&self, finished: &FinishedStatistics) -> Result<(), PassError> {
         self.try_sweep(finished)
             .map_err(cache_error(self.folder().path()))
     }
@@ -191,7 +188,7 @@ impl CalibrationFiles {
         stream: Digest,
         sums: &LayerSums,
         watch: Progress,
-    ) -> Result<StoredLayer, CalibrateError> {
+    ) -> Result<StoredLayer, PassError> {
         let name = layer_name(layer);
         let path = self.path(&name);
         let identity = self.identity(layer);
@@ -208,7 +205,7 @@ impl CalibrationFiles {
         hyper: &HyperParameters,
         sums: &MomentSums,
         watch: Progress,
-    ) -> Result<StoredHead, CalibrateError> {
+    ) -> Result<StoredHead, PassError> {
         let path = self.path(HEAD);
         let identity = self.identity(hyper.layers);
         let written = store::write_head(self.folder(), OsStr::new(HEAD), identity, sums);
@@ -218,7 +215,7 @@ impl CalibrationFiles {
         stored.ok_or_else(|| cache_error(&path)(io::Error::other(WRITTEN_DAMAGED)))
     }
 
-    fn remove_stream_before(&self, layer: usize) -> Result<(), CalibrateError> {
+    fn remove_stream_before(&self, layer: usize) -> Result<(), PassError> {
         let Some(before) = layer.checked_sub(1) else {
             return Ok(());
         };
@@ -261,7 +258,7 @@ impl CalibrationFiles {
     }
 }
 
-pub(super) fn cache_error(path: &Path) -> impl FnOnce(io::Error) -> CalibrateError {
+pub(super) fn cache_error(path: &Path) -> impl FnOnce(io::Error) -> PassError {
     let path = path.to_owned();
-    move |error| CalibrateError::Cache { path, error }
+    move |error| PassError::Cache { path, error }
 }

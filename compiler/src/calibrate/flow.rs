@@ -10,7 +10,7 @@ use htc_kernels::cpu::Cpu;
 use htc_loader::kv::{KvOptions, KvType};
 use htc_loader::{ExecError, Model};
 
-use super::error::{CalibrateError, Stage};
+use super::error::{PassError, Stage};
 use super::files::{CalibrationFiles, cache_error};
 use super::moments::MomentSums;
 use super::statistics::LayerSums;
@@ -120,16 +120,16 @@ impl<'a> ForwardPass<'a> {
         first: Stage,
         device: &'a dyn Device,
         watch: Progress<'a>,
-    ) -> Result<Self, CalibrateError> {
+    ) -> Result<Self, PassError> {
         let context = text.windows().context();
         let sequence = device.sequence(model, context, &KvOptions::new(KvType::F32));
         let path = || model.file().path.clone();
         let sequence = sequence.map_err(|error| match error {
-            ExecError::Load(error) => CalibrateError::Load {
+            ExecError::Load(error) => PassError::Load {
                 path: path(),
                 error: *error,
             },
-            error => CalibrateError::Exec {
+            error => PassError::Exec {
                 path: path(),
                 stage: first,
                 error,
@@ -152,7 +152,7 @@ impl<'a> ForwardPass<'a> {
         &mut self,
         layer: usize,
         before: Option<&StoredLayer>,
-    ) -> Result<StoredLayer, CalibrateError> {
+    ) -> Result<StoredLayer, PassError> {
         let (cpu, files) = (self.cpu.clone(), self.files);
         let hyper = self.model.hyper();
         let algebra = self.algebra;
@@ -170,10 +170,7 @@ impl<'a> ForwardPass<'a> {
         files.write_layer(layer, hyper, digest, &sums, self.watch)
     }
 
-    pub(super) fn head(
-        &mut self,
-        before: Option<&StoredLayer>,
-    ) -> Result<StoredHead, CalibrateError> {
+    pub(super) fn head(&mut self, before: Option<&StoredLayer>) -> Result<StoredHead, PassError> {
         let (cpu, files) = (self.cpu.clone(), self.files);
         let hyper = self.model.hyper();
         let sums = MomentSums::with_algebra(self.algebra, hyper.width);
@@ -200,20 +197,18 @@ impl<'a> ForwardPass<'a> {
         layer: usize,
         source: Option<StreamReader>,
         before: Option<&StoredLayer>,
-    ) -> Result<(), CalibrateError> {
+    ) -> Result<(), PassError> {
         match (source, before) {
             (Some(read), Some(before))
                 if read.hasher.clone().finish() != before.stream_digest() =>
             {
-                Err(CalibrateError::StreamChanged(
-                    self.files.stream_path(layer - 1),
-                ))
+                Err(PassError::FileChanged(self.files.stream_path(layer - 1)))
             }
             _ => Ok(()),
         }
     }
 
-    fn stream_before(&self, layer: usize) -> Result<StreamReader, CalibrateError> {
+    fn stream_before(&self, layer: usize) -> Result<StreamReader, PassError> {
         let file = self.files.read_stream(layer - 1);
         let file = file.map_err(|error| cache_error(&self.files.stream_path(layer - 1))(error))?;
         Ok(HashedStream {
@@ -227,7 +222,7 @@ impl<'a> ForwardPass<'a> {
         layer: usize,
         source: &mut Option<StreamReader>,
         sums: &mut LayerSums,
-    ) -> Result<Digest, CalibrateError> {
+    ) -> Result<Digest, PassError> {
         let target = self.files.stream_path(layer);
         let mut outcome = Ok(Digest::default());
         let files = self.files;
@@ -253,7 +248,7 @@ impl<'a> ForwardPass<'a> {
         source: &mut Option<StreamReader>,
         through: &mut dyn Pass,
         mut to: Option<&mut dyn Write>,
-    ) -> Result<(), CalibrateError> {
+    ) -> Result<(), PassError> {
         let width = self.model.hyper().width;
         let target: PathBuf = self.files.stream_path(layer);
         for (index, window) in self.text.windows().iter().enumerate() {
@@ -290,19 +285,23 @@ impl<'a> ForwardPass<'a> {
         Ok(())
     }
 
-    fn exec(&self, stage: Stage, error: ExecError) -> CalibrateError {
+    fn exec(&self, stage: Stage, error: ExecError) -> PassError {
         let path = self.model.file().path.clone();
-        CalibrateError::Exec { path, stage, error }
+        PassError::Exec { path, stage, error }
     }
 
-    fn sums(&self, stage: Stage, error: FactoriseError) -> CalibrateError {
+    fn sums(&self, stage: Stage, error: FactoriseError) -> PassError {
         let path = self.model.file().path.clone();
-        CalibrateError::DeviceSums { path, stage, error }
+        PassError::DeviceSums { path, stage, error }
     }
 
-    fn not_finite(&self, stage: Stage) -> CalibrateError {
+    fn not_finite(&self, stage: Stage) -> PassError {
         let path = self.model.file().path.clone();
-        CalibrateError::NotFinite { path, stage }
+        PassError::NotFinite {
+            path,
+            place: stage.to_string(),
+            what: "an activation",
+        }
     }
 }
 

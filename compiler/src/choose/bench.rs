@@ -16,8 +16,8 @@ use serde::{Deserialize, Serialize};
 use super::dial::ACTIVE_FRACTION_POINTS;
 use super::request::ChoiceRequest;
 use super::{Selection, TrialError};
-use crate::calibrate::Calibration;
 use crate::calibrate::windows::Windows;
+use crate::calibrate::{Calibration, PassError};
 use crate::event::{Event, Progress};
 use crate::make::{Artifact, AxiomSearch, BuiltArtifact, TensorChange};
 use crate::measure::{self, Distance, Evaluation, Execution};
@@ -87,7 +87,7 @@ pub(super) struct CandidateEvaluator<'a> {
 impl<'a> CandidateEvaluator<'a> {
     pub(super) fn new(selection: Selection<'a>) -> Result<Self, TrialError> {
         let source = selection.builder.source;
-        let model = Model::bind(source.clone()).map_err(|error| TrialError::Load {
+        let model = Model::bind(source.clone()).map_err(|error| PassError::Load {
             path: source.path.clone(),
             error,
         })?;
@@ -254,7 +254,7 @@ impl<'a> CandidateEvaluator<'a> {
     pub(super) fn load_artifact(&self, key: Digest) -> Result<Arc<Model>, TrialError> {
         let file = ModelFile::from_htz(&self.artifact(key).open()?)?;
         let path = file.path.clone();
-        let model = Model::bind(file).map_err(|error| TrialError::Load { path, error })?;
+        let model = Model::bind(file).map_err(|error| PassError::Load { path, error })?;
         Ok(Arc::new(model))
     }
 

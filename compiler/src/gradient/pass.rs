@@ -1,5 +1,6 @@
 //! Forward and backward pass of a text, block by block.
 
+use std::fmt;
 use std::ops::Range;
 
 use htc_formats::map::MappedFile;
@@ -7,8 +8,6 @@ use htc_formats::model::{MatrixId, ModelSpec, Register, Role};
 use htc_kernels::cpu::Cpu;
 use htc_loader::Model;
 
-use super::GradientError;
-use super::error::{check_finite, require_finite};
 use super::files::{Files, Name, Stage};
 use super::head::{Head, HeadWork, Rows};
 use super::shares::{ExpertShares, LayerOutput};
@@ -16,6 +15,7 @@ use super::store::{write_means, write_sums};
 use super::sums::OutputSums;
 use super::values::{ValueGradients, Values};
 use super::weights::{Blocks, Stored, required};
+use crate::calibrate::PassError;
 use crate::calibrate::store::CONTENT_OFFSET;
 use crate::calibrate::windows::WeightedWindows;
 use crate::event::Progress;
@@ -101,7 +101,7 @@ impl<'a> Pass<'a> {
     }
 
     /// Executes a step; its results are files.
-    pub fn step(&mut self, step: Stage) -> Result<(), GradientError> {
+    pub fn step(&mut self, step: Stage) -> Result<(), PassError> {
         match step {
             Stage::Forward(layer) => self.forward(layer),
             Stage::Head => self.head(),
@@ -116,7 +116,7 @@ impl<'a> Pass<'a> {
         windows.start * context..windows.end * context
     }
 
-    fn source(&self, layer: usize) -> Result<Source<'a>, GradientError> {
+    fn source(&self, layer: usize) -> Result<Source<'a>, PassError> {
         match layer {
             0 => {
                 let role = MatrixId::Embedding.weight();
@@ -130,7 +130,7 @@ impl<'a> Pass<'a> {
     }
 
     /// Reads the residual stream of a group into `x`.
-    fn read(&mut self, source: &Source, group: usize) -> Result<(), GradientError> {
+    fn read(&mut self, source: &Source, group: usize) -> Result<(), PassError> {
         let windows = self.groups[group].windows.clone();
         let (width, positions) = (self.blocks.model.hyper().width, self.positions(&windows));
         match source {
@@ -155,7 +155,7 @@ impl<'a> Pass<'a> {
         Ok(())
     }
 
-    fn forward(&mut self, layer: usize) -> Result<(), GradientError> {
+    fn forward(&mut self, layer: usize) -> Result<(), PassError> {
         let (cpu, files, model) = (self.cpu.clone(), self.files, self.blocks.model);
         let block = self.blocks.load(layer, cpu.pool())?;
         let source = self.source(layer)?;
@@ -171,7 +171,7 @@ impl<'a> Pass<'a> {
         })
     }
 
-    fn head(&mut self) -> Result<(), GradientError> {
+    fn head(&mut self) -> Result<(), PassError> {
         let (cpu, files, model) = (self.cpu.clone(), self.files, self.blocks.model);
         let hyper = model.hyper();
         let (matrix, norm) = (
@@ -212,7 +212,7 @@ impl<'a> Pass<'a> {
         })
     }
 
-    fn back(&mut self, layer: usize) -> Result<(), GradientError> {
+    fn back(&mut self, layer: usize) -> Result<(), PassError> {
         let (cpu, files, model) = (self.cpu.clone(), self.files, self.blocks.model);
         let block = self.blocks.load(layer, cpu.pool())?;
         let source = self.source(layer)?;
@@ -261,7 +261,7 @@ impl<'a> Pass<'a> {
         })
     }
 
-    fn embedding(&mut self) -> Result<(), GradientError> {
+    fn embedding(&mut self) -> Result<(), PassError> {
         let (files, hyper) = (self.files, self.blocks.model.hyper());
         let scale = hyper.forward.embedding_scale.unwrap_or(1.0);
         let behind = files.again(Name::Gradient(0), self.watch)?;
@@ -288,6 +288,33 @@ impl<'a> Pass<'a> {
             to.write(|to| write_means(to, shares.iter().map(|sum| sum / weight)))
         })
     }
+}
+
+/// Checks that numbers in a pass of a model are finite. `place` names where they are.
+pub(super) fn check_finite(
+    model: &Model,
+    numbers: &[f32],
+    place: impl fmt::Display,
+) -> Result<(), PassError> {
+    // No early exit, so that it vectorises.
+    let are_finite = numbers.iter().fold(true, |all, x| all & x.is_finite());
+    require_finite(model, are_finite, place)
+}
+
+/// Returns the error of numbers that are not finite unless they are.
+pub(super) fn require_finite(
+    model: &Model,
+    are_finite: bool,
+    place: impl fmt::Display,
+) -> Result<(), PassError> {
+    if are_finite {
+        return Ok(());
+    }
+    Err(PassError::NotFinite {
+        path: model.file().path.clone(),
+        place: place.to_string(),
+        what: "a gradient",
+    })
 }
 
 /// Returns the random number in [0, 1) that chooses the token at a position.

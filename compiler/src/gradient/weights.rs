@@ -10,7 +10,6 @@ use htc_formats::source::{ModelFile, ModelTensor};
 use htc_kernels::{Pool, cpu};
 use htc_loader::Model;
 
-use super::GradientError;
 use super::block::Block;
 use super::experts::{Expert, Experts};
 use super::head::Rows;
@@ -18,6 +17,7 @@ use super::heads::{HeadRows, Rotation};
 use super::number::{Matrix, Number, TASK_ROWS, product};
 use super::steps::{Activate, Add, Attention, Norm, Project, Projection, Rope, Step};
 use super::values::Value;
+use crate::calibrate::PassError;
 
 #[derive(Clone, Copy)]
 pub(super) struct Stored<'a> {
@@ -27,8 +27,8 @@ pub(super) struct Stored<'a> {
 }
 
 impl<'a> Stored<'a> {
-    pub fn new(file: &'a ModelFile, role: Role) -> Result<Self, GradientError> {
-        let tensor = file.tensor(role).ok_or(GradientError::Missing(role))?;
+    pub fn new(file: &'a ModelFile, role: Role) -> Result<Self, PassError> {
+        let tensor = file.tensor(role).ok_or(PassError::Missing(role))?;
         let of_it = |of: &&ModelTensor| matches!(of.role, Role::Refinement { matrix } if matrix.weight() == role);
         Ok(Stored {
             file,
@@ -38,12 +38,12 @@ impl<'a> Stored<'a> {
     }
 
     /// Returns the head's matrix, or the embedding if tied.
-    pub fn head(file: &'a ModelFile) -> Result<Self, GradientError> {
+    pub fn head(file: &'a ModelFile) -> Result<Self, PassError> {
         Stored::new(file, MatrixId::Head.weight())
             .or_else(|_| Stored::new(file, MatrixId::Embedding.weight()))
     }
 
-    fn matrix<T: Number>(&self, pool: &Pool) -> Result<Matrix<T>, GradientError> {
+    fn matrix<T: Number>(&self, pool: &Pool) -> Result<Matrix<T>, PassError> {
         let (rows, cols) = (self.tensor.rows, self.tensor.cols);
         let mut values = vec![T::default(); rows * cols];
         self.on_all_threads(pool, 0..rows, &mut values)?;
@@ -52,9 +52,9 @@ impl<'a> Stored<'a> {
 }
 
 impl<T: Number> Rows<T> for Stored<'_> {
-    type Error = GradientError;
+    type Error = PassError;
 
-    fn rows(&self, rows: Range<usize>, out: &mut [T]) -> Result<(), GradientError> {
+    fn rows(&self, rows: Range<usize>, out: &mut [T]) -> Result<(), PassError> {
         self.numbers(self.tensor, rows.clone(), |of, number| *of = number, out)?;
         match self.refinement {
             Some(refinement) => {
@@ -73,9 +73,9 @@ impl Stored<'_> {
         rows: Range<usize>,
         put: impl Fn(&mut T, T),
         out: &mut [T],
-    ) -> Result<(), GradientError> {
+    ) -> Result<(), PassError> {
         let bytes = self.file.bytes(tensor);
-        let refused = |source| GradientError::Block {
+        let refused = |source| PassError::Codec {
             tensor: tensor.name.clone(),
             source,
         };
@@ -113,14 +113,14 @@ pub(super) enum AnyHead<'a, T> {
 }
 
 impl<'a, T: Number> AnyHead<'a, T> {
-    pub fn decode(file: &'a ModelFile, pool: &Pool) -> Result<Self, GradientError> {
+    pub fn decode(file: &'a ModelFile, pool: &Pool) -> Result<Self, PassError> {
         let part = |part| MatrixId::Head.role(part);
         let has = |of| part(of).is_some_and(|role| file.tensor(role).is_some());
         let stored = |of| match part(of) {
             Some(role) => Stored::new(file, role),
-            None => Err(GradientError::Missing(Role::Output)),
+            None => Err(PassError::Missing(Role::Output)),
         };
-        let factors = |base, a, b| -> Result<Self, GradientError> {
+        let factors = |base, a, b| -> Result<Self, PassError> {
             let (a, b) = (stored(a)?.matrix(pool)?, stored(b)?);
             Ok(AnyHead::Factors { base, a, b })
         };
@@ -136,9 +136,9 @@ impl<'a, T: Number> AnyHead<'a, T> {
 }
 
 impl<T: Number> Rows<T> for AnyHead<'_, T> {
-    type Error = GradientError;
+    type Error = PassError;
 
-    fn rows(&self, rows: Range<usize>, out: &mut [T]) -> Result<(), GradientError> {
+    fn rows(&self, rows: Range<usize>, out: &mut [T]) -> Result<(), PassError> {
         let (base, a, b) = match self {
             AnyHead::Dense(matrix) => return matrix.rows(rows, out),
             AnyHead::Factors { base, a, b } => (base, a, b),
@@ -165,7 +165,7 @@ fn projection_matrix<T: Number>(
     layer: usize,
     projection: ProjectionKind,
     pool: &Pool,
-) -> Result<Matrix<T>, GradientError> {
+) -> Result<Matrix<T>, PassError> {
     let role = |part| Role::Linear {
         layer,
         projection,
@@ -180,7 +180,7 @@ fn projection_matrix<T: Number>(
         }
         Some(Form::SharedBasis) => {
             let group = projection.group();
-            let group = group.ok_or(GradientError::Missing(role(Part::Weight)))?;
+            let group = group.ok_or(PassError::Missing(role(Part::Weight)))?;
             (None, Part::Projected, Role::Basis { layer, group })
         }
         Some(Form::Dense) | None => return matrix(role(Part::Weight)),
@@ -201,10 +201,7 @@ fn projection_matrix<T: Number>(
 }
 
 /// Returns a vector; `None` if the model has none.
-pub(super) fn vector<T: Number>(
-    file: &ModelFile,
-    role: Role,
-) -> Result<Option<Vec<T>>, GradientError> {
+pub(super) fn vector<T: Number>(file: &ModelFile, role: Role) -> Result<Option<Vec<T>>, PassError> {
     if file.tensor(role).is_none() {
         return Ok(None);
     }
@@ -214,8 +211,8 @@ pub(super) fn vector<T: Number>(
     Ok(Some(values))
 }
 
-pub(super) fn required<T: Number>(file: &ModelFile, role: Role) -> Result<Vec<T>, GradientError> {
-    vector(file, role)?.ok_or(GradientError::Missing(role))
+pub(super) fn required<T: Number>(file: &ModelFile, role: Role) -> Result<Vec<T>, PassError> {
+    vector(file, role)?.ok_or(PassError::Missing(role))
 }
 
 /// The blocks of a model, decoded one at a time for windows of `context` tokens.
@@ -254,8 +251,8 @@ impl<'a, T: Number> Blocks<'a, T> {
     }
 
     /// Decodes a block.
-    pub fn load(&self, layer: usize, pool: &Pool) -> Result<Block<T>, GradientError> {
-        let missing = GradientError::Missing(Role::AttentionNorm { layer });
+    pub fn load(&self, layer: usize, pool: &Pool) -> Result<Block<T>, PassError> {
+        let missing = PassError::Missing(Role::AttentionNorm { layer });
         let spec = self.model.spec().blocks.get(layer).ok_or(missing)?;
         let mut program = Program {
             blocks: self,
@@ -302,7 +299,7 @@ impl<T: Number> Program<'_, T> {
         self.current(register)
     }
 
-    fn step(&mut self, step: &spec::Step) -> Result<(), GradientError> {
+    fn step(&mut self, step: &spec::Step) -> Result<(), PassError> {
         let step = match *step {
             spec::Step::Norm {
                 weight,
@@ -346,7 +343,7 @@ impl<T: Number> Program<'_, T> {
         role: Role,
         per_position: usize,
         [input, output]: [Register; 2],
-    ) -> Result<Step<T>, GradientError> {
+    ) -> Result<Step<T>, PassError> {
         let model = self.blocks.model;
         Ok(Step::Norm(Norm {
             role,
@@ -359,11 +356,7 @@ impl<T: Number> Program<'_, T> {
         }))
     }
 
-    fn project(
-        &mut self,
-        x: Value,
-        shapes: &[spec::Projection],
-    ) -> Result<Project<T>, GradientError> {
+    fn project(&mut self, x: Value, shapes: &[spec::Projection]) -> Result<Project<T>, PassError> {
         let (file, layer) = (self.blocks.model.file(), self.layer);
         let mut projections = Vec::with_capacity(shapes.len());
         for shape in shapes {
@@ -385,7 +378,7 @@ impl<T: Number> Program<'_, T> {
         Ok(Project { x, projections })
     }
 
-    fn experts(&mut self, step: &spec::ExpertsStep) -> Result<Step<T>, GradientError> {
+    fn experts(&mut self, step: &spec::ExpertsStep) -> Result<Step<T>, PassError> {
         let x = self.current(Register::Normed);
         let router = self.project(x, std::slice::from_ref(&step.router))?;
         let scores = self.current(Register::Router);

@@ -29,7 +29,7 @@ use crate::plan::{Plan, UnitPlan};
 use crate::system::ordered;
 pub use crate::unit::MakeError;
 use crate::unit::ModelTreatment;
-use crate::unit::{self, Factors, UnitError, UnitMeasurements, kv_bases};
+use crate::unit::{self, Factors, UnitMeasurements, kv_bases};
 pub use journal::Artifact;
 use journal::Journal;
 pub use treatment::{
@@ -378,14 +378,8 @@ impl ArtifactWriter<'_> {
                 self.found.push((index, factors.measurements));
             }
             (WriteStep::PassThrough(tensor), _) if !self.done[index] => {
-                let bytes = self.source.bytes(tensor).map_err(|error| {
-                    let tensor = tensor.name.clone();
-                    let source = error;
-                    MakeError::with_source_path(self.source.file())(UnitError::Permutation {
-                        tensor,
-                        source,
-                    })
-                })?;
+                let bytes = self.source.bytes(tensor);
+                let bytes = bytes.map_err(MakeError::with_source_path(self.source.file()))?;
                 self.ready.insert(tensor.role, bytes);
             }
             (_, JobResult::Tensors(tensors)) => {

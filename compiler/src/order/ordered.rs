@@ -4,13 +4,11 @@ use std::borrow::Cow;
 use std::ops::{Deref, Range};
 
 use htc_formats::CodecError;
-use htc_formats::DType;
 use htc_formats::block;
 use htc_formats::model::{ActivationPoint, MatrixId, Part, Role};
 use htc_formats::source::{ModelFile, ModelTensor};
-use thiserror::Error;
 
-use super::{AxisPermutations, ChannelPermutation};
+use super::{AxisPermutations, ChannelPermutation, MakeError};
 
 /// Source with permuted tensors.
 #[derive(Clone, Copy, Debug)]
@@ -18,18 +16,6 @@ pub struct PermutedSource<'a> {
     file: &'a ModelFile,
     order: Option<&'a ChannelPermutation>,
     base: Option<&'a ModelFile>,
-}
-
-/// Error returned when a tensor cannot be permuted.
-#[derive(Clone, Debug, Error, PartialEq)]
-#[error(
-    "its columns cannot be put in another order as they are: {dtype} stores blocks of {block}; encode it anew, or \
-     compile with `order` off",
-    block = dtype.block_len()
-)]
-pub struct PermuteError {
-    /// Type of the tensor, whose blocks the permutation would split.
-    pub dtype: DType,
 }
 
 fn norm_before(role: Role, file: &ModelFile) -> Option<Role> {
@@ -191,14 +177,15 @@ impl<'a> PermutedSource<'a> {
     }
 
     /// Returns the bytes of a tensor in its source type.
-    pub fn bytes(&self, tensor: &'a ModelTensor) -> Result<Cow<'a, [u8]>, PermuteError> {
+    pub fn bytes(&self, tensor: &'a ModelTensor) -> Result<Cow<'a, [u8]>, MakeError> {
         let (bytes, axes) = (self.file.bytes(tensor), self.axes(tensor));
         if axes == AxisPermutations::default() {
             return Ok(Cow::Borrowed(bytes));
         }
         let dtype = tensor.dtype;
         if axes.cols.is_some() && dtype.block_len() > 1 {
-            return Err(PermuteError { dtype });
+            let tensor = tensor.name.clone();
+            return Err(MakeError::Permutation { tensor, dtype });
         }
         let (row_bytes, size) = (
             dtype.row_bytes(tensor.cols).unwrap_or(0),

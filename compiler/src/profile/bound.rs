@@ -10,11 +10,11 @@ use std::fmt;
 
 use htc_formats::DType;
 
-use super::curves::{CurveInputs, MatrixCosts, factorise_error};
+use super::curves::{CurveInputs, MatrixCosts};
 use crate::math::{Gauge, Weight, gauged_singular_values};
 use crate::options::EffortSettings;
 use crate::plan::{self, MatrixForm, UnitMatrix};
-use crate::unit::UnitError;
+use crate::unit::MakeError;
 
 const FACTOR_TYPES: [DType; 5] = [
     DType::F16,
@@ -122,7 +122,7 @@ impl EnergySpectrum {
     pub fn of_projections(
         inputs: CurveInputs<'_>,
         reads: &[MatrixCosts<'_>],
-    ) -> Result<Option<EnergySpectrum>, UnitError> {
+    ) -> Result<Option<EnergySpectrum>, MakeError> {
         let first = reads.first().and_then(|read| Some((read, read.moment()?)));
         let Some((first, moment)) = first else {
             return Ok(None);
@@ -149,7 +149,7 @@ impl EnergySpectrum {
             cols,
             values: &values,
         };
-        let failed = |error| factorise_error(first.tensor, error);
+        let failed = |error| MakeError::of_tensor(&first.tensor.name, error);
         // The loss is measured without shrinkage.
         let gauge = Gauge::whiten(moment, 0.0).map_err(failed)?;
         let values =

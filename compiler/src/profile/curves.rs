@@ -18,7 +18,7 @@ use crate::options::{CodeKinds, EffortSettings};
 use crate::order::PermutedSource;
 use crate::plan::{self, LossCurve, LossPoint, MatrixForm, SharedLossCurve, UnitMatrix};
 use crate::system::ordered;
-use crate::unit::{InputStatistics, MakeError, ModelTreatment, UnitError, classes};
+use crate::unit::{InputStatistics, MakeError, ModelTreatment, classes};
 
 /// Inputs of the curves.
 #[derive(Clone, Copy)]
@@ -113,14 +113,14 @@ pub(super) struct MatrixCosts<'a> {
 }
 
 impl<'a> MatrixCosts<'a> {
-    fn new(inputs: CurveInputs<'a>, member: &'a UnitMatrix) -> Result<MatrixCosts<'a>, UnitError> {
+    fn new(inputs: CurveInputs<'a>, member: &'a UnitMatrix) -> Result<MatrixCosts<'a>, MakeError> {
         let source = inputs.source;
         let matrix = member.matrix;
         let role = matrix.weight();
-        let tensor = source.tensor(role).ok_or(UnitError::Missing(role))?;
+        let tensor = source.tensor(role).ok_or(MakeError::Missing(role))?;
         let place = plan::activation_point(matrix, source.tensor(Role::Output).is_none());
         let statistics = place.map(|place| inputs.treatment.inputs(place));
-        let failed = |source| factorise_error(tensor, source);
+        let failed = |source| MakeError::of_tensor(&tensor.name, source);
         let statistics = statistics.transpose().map_err(failed)?.flatten();
         let moment = statistics.as_ref().map(InputStatistics::second_moment);
         let costs = match inputs.gradients {
@@ -153,16 +153,9 @@ impl<'a> MatrixCosts<'a> {
         &self,
         inputs: CurveInputs<'_>,
         effort: EffortSettings,
-    ) -> Result<RowSample, UnitError> {
+    ) -> Result<RowSample, MakeError> {
         let all: Vec<u32> = (0..self.tensor.rows as u32).collect();
         RowSample::draw(inputs.source, self.tensor, &all, &self.costs, effort)
-    }
-}
-
-pub(super) fn factorise_error(tensor: &ModelTensor, source: FactoriseError) -> UnitError {
-    UnitError::Factorise {
-        tensor: tensor.name.clone(),
-        source,
     }
 }
 
@@ -170,8 +163,8 @@ fn group_curve(
     inputs: CurveInputs<'_>,
     members: &[UnitMatrix],
     curves: &[LossCurve],
-) -> Result<(Option<SharedLossCurve>, Option<f64>), UnitError> {
-    let each: Result<Vec<MatrixCosts<'_>>, UnitError> = members
+) -> Result<(Option<SharedLossCurve>, Option<f64>), MakeError> {
+    let each: Result<Vec<MatrixCosts<'_>>, MakeError> = members
         .iter()
         .map(|member| MatrixCosts::new(inputs, member))
         .collect();
@@ -207,7 +200,7 @@ fn unchanged_curve(matrix: MatrixId) -> LossCurve {
 fn matrix_curve(
     inputs: CurveInputs<'_>,
     member: &UnitMatrix,
-) -> Result<(LossCurve, Option<f64>), UnitError> {
+) -> Result<(LossCurve, Option<f64>), MakeError> {
     let CurveInputs {
         source,
         treatment,
@@ -220,7 +213,7 @@ fn matrix_curve(
     let feedback = match place {
         Some(place) => treatment
             .feedback(place, crate::codes::damping(Some(matrix)))
-            .map_err(|error| factorise_error(tensor, error))?,
+            .map_err(|error| MakeError::of_tensor(&tensor.name, error))?,
         None => None,
     };
     let effort = treatment.effort().settings();
@@ -230,12 +223,10 @@ fn matrix_curve(
     for dtype in types(member, codes) {
         let stored = match sample.stored(tensor, dtype, feedback.as_deref()) {
             Ok(stored) => stored,
-            Err(UnitError::Block {
-                source: CodecError::NoCode { .. },
-                ..
-            })
-            | Err(UnitError::Factorise {
-                source: FactoriseError::ValuesOutOfRange { .. },
+            Err(MakeError::Tensor {
+                source:
+                    FactoriseError::Codec(CodecError::NoCode { .. })
+                    | FactoriseError::ValuesOutOfRange { .. },
                 ..
             }) => continue,
             Err(error) => return Err(error),
@@ -259,7 +250,7 @@ fn matrix_curve(
     let samples = classes
         .iter()
         .map(|rows| RowSample::draw(source, tensor, rows, &read.costs, effort));
-    let samples: Result<Vec<RowSample>, UnitError> = samples.collect();
+    let samples: Result<Vec<RowSample>, MakeError> = samples.collect();
     let samples = samples?;
     let of_classes = classes.iter().zip(&samples);
     let of_classes = of_classes.map(|(rows, sample)| bands::RowClassSample {
@@ -298,7 +289,7 @@ fn row_classes(
     matrix: MatrixId,
     place: Option<CalibratedInput>,
     treatment: &ModelTreatment,
-) -> Result<Vec<Vec<u32>>, UnitError> {
+) -> Result<Vec<Vec<u32>>, MakeError> {
     let costs = classes::row_costs(source, tensor, matrix, place, treatment)?;
     let counts = costs.as_ref().and_then(|costs| classes::class_sizes(costs));
     Ok(match costs.zip(counts) {

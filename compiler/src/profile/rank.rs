@@ -7,13 +7,13 @@ use htc_formats::DType;
 use htc_formats::block;
 
 use super::bound::{EnergySpectrum, FACTOR_LOSS_MULTIPLIER};
-use super::curves::{CurveInputs, MatrixCosts, factorise_error};
+use super::curves::{CurveInputs, MatrixCosts};
 use super::sample::RowSample;
 use crate::math::{BasisOptions, Gauge, LowRankOptions, Weight, low_rank_with, shared_basis_with};
 use crate::plan::{
     self, LossCurve, LossPoint, MatrixForm, SharedLossCurve, SharedLossPoint, UnitMatrix,
 };
-use crate::unit::{UnitError, decomposition_path, dense_weight};
+use crate::unit::{MakeError, decomposition_path, dense_weight};
 
 /// Returns the groups that may share a basis: Q, K, V and gate, up.
 pub(super) fn groups(members: &[UnitMatrix]) -> Vec<Vec<UnitMatrix>> {
@@ -32,7 +32,7 @@ pub(super) fn add_factors(
     read: &MatrixCosts<'_>,
     sample: &RowSample,
     curve: &mut LossCurve,
-) -> Result<Option<f64>, UnitError> {
+) -> Result<Option<f64>, MakeError> {
     let reads = std::slice::from_ref(read);
     let Some(spectrum) = EnergySpectrum::of_projections(inputs, reads)? else {
         return Ok(None);
@@ -55,7 +55,7 @@ pub(super) fn add_factors(
         ..LowRankOptions::default()
     };
     let found = low_rank_with(weight, screened.largest(), &options);
-    let found = found.map_err(|error| factorise_error(read.tensor, error))?;
+    let found = found.map_err(|error| MakeError::of_tensor(&read.tensor.name, error))?;
     let factors = Factors {
         first: &found.a,
         second: &found.b,
@@ -77,7 +77,7 @@ pub(super) fn shared_basis_curve(
     inputs: CurveInputs<'_>,
     reads: &[MatrixCosts<'_>],
     curves: &[LossCurve],
-) -> Result<(Option<SharedLossCurve>, Option<f64>), UnitError> {
+) -> Result<(Option<SharedLossCurve>, Option<f64>), MakeError> {
     let Some(spectrum) = EnergySpectrum::of_projections(inputs, reads)? else {
         return Ok((None, None));
     };
@@ -100,7 +100,7 @@ pub(super) fn shared_basis_curve(
     };
     let largest = screened.largest();
     let found = shared_basis_with(&weights, largest, &options);
-    let found = found.map_err(|error| factorise_error(first.tensor, error))?;
+    let found = found.map_err(|error| MakeError::of_tensor(&first.tensor.name, error))?;
     let effort = inputs.treatment.effort().settings();
     let samples = reads.iter().map(|read| read.sample(inputs, effort));
     let samples: Vec<RowSample> = samples.collect::<Result<_, _>>()?;
@@ -137,11 +137,11 @@ fn weight_of<'a>(member: &UnitMatrix, values: &'a [f32]) -> Weight<'a> {
 fn gauge(
     inputs: CurveInputs<'_>,
     read: &MatrixCosts<'_>,
-) -> Result<std::sync::Arc<Gauge>, UnitError> {
+) -> Result<std::sync::Arc<Gauge>, MakeError> {
     let gauge = read.place.map(|place| inputs.treatment.gauge(place));
     let gauge = gauge.transpose();
     Ok(gauge
-        .map_err(|error| factorise_error(read.tensor, error))?
+        .map_err(|error| MakeError::of_tensor(&read.tensor.name, error))?
         .unwrap_or_default())
 }
 

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use htc_formats::CodecError;
 use htc_formats::DType;
 use htc_formats::bands::{
     CodeLayout, Codes, ColumnGroupWriter, ColumnGroups, RowClasses, TILE_ROWS, rotate,
@@ -11,8 +12,8 @@ use htc_formats::source::ModelTensor;
 
 use super::treatment::InputStatistics;
 use super::{
-    Factors, ModelTreatment, Norm, UnitError, UnitMeasurements, classes, input_of_unit, outputs,
-    weight_name,
+    Factors, MakeError, ModelTreatment, Norm, UnitMeasurements, classes, factorise_error,
+    input_of_unit, outputs,
 };
 use crate::codes::{self, BlockCoder};
 use crate::math::codes::{ColumnEnergies, QuantisationGuide, RowFeedback, TileCoder};
@@ -32,7 +33,7 @@ pub(super) fn dense(
     unit: &UnitPlan,
     dtype: DType,
     treatment: &ModelTreatment,
-) -> Result<Factors, UnitError> {
+) -> Result<Factors, MakeError> {
     let matrix = unit.members.first().map(|member| member.matrix);
     let feedback = match input_of_unit(source, unit).filter(|_| codes::has_feedback(dtype)) {
         Some(place) => treatment.feedback(place, treatment.damping(matrix)),
@@ -40,7 +41,7 @@ pub(super) fn dense(
     };
     let code = DenseEncoding {
         dtype,
-        feedback: feedback.map_err(|error| factorise_error(source, unit, error))?,
+        feedback: feedback.map_err(|error| factorise_error(source, &unit.members, 0, error))?,
         sweeps: treatment.effort().settings().sweeps,
     };
     encode_members(source, unit, treatment, |member, moment| {
@@ -62,13 +63,13 @@ pub(super) fn column_groups(
     unit: &UnitPlan,
     layout: &CodeLayout,
     treatment: &ModelTreatment,
-) -> Result<Factors, UnitError> {
+) -> Result<Factors, MakeError> {
     let matrix = unit.members.first().map(|member| member.matrix);
     let feedback = match input_of_unit(source, unit) {
         Some(place) => treatment.feedback(place, treatment.damping(matrix)),
         None => Ok(None),
     };
-    let feedback = feedback.map_err(|error| factorise_error(source, unit, error))?;
+    let feedback = feedback.map_err(|error| factorise_error(source, &unit.members, 0, error))?;
     encode_members(source, unit, treatment, |member, moment| {
         let rows = outputs::row_feedback(
             source,
@@ -82,7 +83,7 @@ pub(super) fn column_groups(
             sweeps: treatment.effort().settings().sweeps,
         };
         let role = member.matrix.weight();
-        let tensor = source.tensor(role).ok_or(UnitError::Missing(role))?;
+        let tensor = source.tensor(role).ok_or(MakeError::Missing(role))?;
         match layout {
             CodeLayout::Uniform(codes) => {
                 let rows = MatrixRows::all(source, tensor);
@@ -92,25 +93,13 @@ pub(super) fn column_groups(
                 let place = input_of_unit(source, unit);
                 let matrix = member.matrix;
                 let costs = classes::row_costs(source, tensor, matrix, place, treatment)?;
-                let costs = costs.ok_or_else(|| UnitError::NoCosts {
+                let costs = costs.ok_or_else(|| MakeError::NoCosts {
                     tensor: tensor.name.clone(),
                 })?;
                 encode_classes(source, tensor, of, &costs, guide, moment)
             }
         }
     })
-}
-
-fn factorise_error(
-    source: &PermutedSource<'_>,
-    unit: &UnitPlan,
-    error: FactoriseError,
-) -> UnitError {
-    let matrix = unit.members.first().map(|member| member.matrix);
-    UnitError::Factorise {
-        tensor: matrix.map_or_else(String::new, |matrix| weight_name(source, matrix)),
-        source: error,
-    }
 }
 
 fn encode_members(
@@ -120,12 +109,12 @@ fn encode_members(
     encode: impl Fn(
         &UnitMatrix,
         Option<SecondMoment<'_>>,
-    ) -> Result<(Vec<u8>, [ErrorEnergies; 2]), UnitError>,
-) -> Result<Factors, UnitError> {
+    ) -> Result<(Vec<u8>, [ErrorEnergies; 2]), MakeError>,
+) -> Result<Factors, MakeError> {
     let inputs = input_of_unit(source, unit).map(|place| treatment.inputs(place));
     let inputs = inputs
         .transpose()
-        .map_err(|error| factorise_error(source, unit, error))?;
+        .map_err(|error| factorise_error(source, &unit.members, 0, error))?;
     // Biases of dense matrices are not corrected.
     let inputs = inputs.flatten();
     let moment = inputs.as_ref().map(InputStatistics::second_moment);
@@ -176,13 +165,10 @@ fn encode(
     code: &DenseEncoding,
     outputs: Option<&RowFeedback>,
     moment: Option<SecondMoment<'_>>,
-) -> Result<(Vec<u8>, [ErrorEnergies; 2]), UnitError> {
+) -> Result<(Vec<u8>, [ErrorEnergies; 2]), MakeError> {
     let role = member.matrix.weight();
-    let tensor = source.tensor(role).ok_or(UnitError::Missing(role))?;
-    let codec = |source| UnitError::Block {
-        tensor: tensor.name.clone(),
-        source,
-    };
+    let tensor = source.tensor(role).ok_or(MakeError::Missing(role))?;
+    let codec = |source: CodecError| MakeError::of_tensor(&tensor.name, source);
     let (rows, cols, dtype) = (member.rows, member.cols, code.dtype);
     let to_bytes = dtype.row_bytes(cols).unwrap_or(0).max(1);
     let step = (PORTION / cols.max(1)).max(1);
@@ -197,7 +183,7 @@ fn encode(
         values.resize(here * cols, 0.0);
         stored.resize(here * cols, 0.0);
         let decoded = source.decode(tensor, first..first + here, &mut values);
-        decoded.map_err(|error| UnitError::from_decode_error(&tensor.name, error))?;
+        decoded.map_err(|error| MakeError::of_tensor(&tensor.name, error))?;
         check_finite(source, tensor, &values, first)?;
         let weight = Weight {
             rows: here,
@@ -207,7 +193,7 @@ fn encode(
         match &mut coder {
             Some(coder) => {
                 let coded = coder.code(weight, to, &mut stored);
-                coded.map_err(|error| UnitError::from_code_error(&tensor.name, error))?;
+                coded.map_err(|error| MakeError::of_tensor(&tensor.name, error))?;
             }
             None => {
                 block::encode(dtype, &values, to).map_err(codec)?;
@@ -215,7 +201,7 @@ fn encode(
             }
         }
         if stored.iter().any(|value| !value.is_finite()) {
-            return Err(UnitError::DenseOverflow {
+            return Err(MakeError::DenseOverflow {
                 tensor: tensor.name.clone(),
                 dtype,
             });
@@ -251,10 +237,10 @@ impl<'a> MatrixRows<'a> {
         &self,
         range: std::ops::Range<usize>,
         values: &mut Vec<f32>,
-    ) -> Result<(), UnitError> {
+    ) -> Result<(), MakeError> {
         let (source, tensor) = (self.source, self.tensor);
         values.resize(range.len() * tensor.cols, 0.0);
-        let of_decode = |error| UnitError::from_decode_error(&tensor.name, error);
+        let of_decode = |error| MakeError::of_tensor(&tensor.name, error);
         let Some(rows) = self.of_class else {
             let decoded = source.decode(tensor, range.clone(), values);
             decoded.map_err(of_decode)?;
@@ -281,7 +267,7 @@ fn encode_classes(
     costs: &[f64],
     guide: QuantisationGuide<'_>,
     moment: Option<SecondMoment<'_>>,
-) -> Result<(Vec<u8>, [ErrorEnergies; 2]), UnitError> {
+) -> Result<(Vec<u8>, [ErrorEnergies; 2]), MakeError> {
     let counts: Vec<usize> = of.iter().map(|class| class.rows).collect();
     let members = classes::split_into_classes(costs, &counts);
     let mut of_rows = vec![0_u8; tensor.rows];
@@ -320,12 +306,9 @@ fn encode_column_groups(
     bands: &Codes,
     guide: QuantisationGuide<'_>,
     moment: Option<SecondMoment<'_>>,
-) -> Result<(Vec<u8>, [ErrorEnergies; 2]), UnitError> {
+) -> Result<(Vec<u8>, [ErrorEnergies; 2]), MakeError> {
     let tensor = matrix.tensor;
-    let refused = |source: FactoriseError| UnitError::Factorise {
-        tensor: tensor.name.clone(),
-        source,
-    };
+    let refused = |source: FactoriseError| MakeError::of_tensor(&tensor.name, source);
     let (rows, cols) = (matrix.len(), tensor.cols);
     let step = (PORTION / cols.max(1)).max(1).next_multiple_of(TILE_ROWS);
     let portions = || (0..rows).step_by(step);
@@ -337,7 +320,7 @@ fn encode_column_groups(
         if bands.is_rotated() {
             values.chunks_exact_mut(cols).for_each(rotate);
         }
-        Ok::<_, UnitError>(())
+        Ok::<_, MakeError>(())
     };
     let guide = guide.for_codes(bands).map_err(refused)?;
     let mut values = Vec::new();
@@ -396,13 +379,13 @@ fn check_finite(
     tensor: &ModelTensor,
     values: &[f32],
     first_row: usize,
-) -> Result<(), UnitError> {
+) -> Result<(), MakeError> {
     let Some(at) = values.iter().position(|value| !value.is_finite()) else {
         return Ok(());
     };
     let (row, col) = (first_row + at / tensor.cols, at % tensor.cols);
     let (row, col) = source.source_position(tensor, row, col);
-    Err(UnitError::NotFinite {
+    Err(MakeError::NotFinite {
         tensor: tensor.name.clone(),
         row,
         col,

@@ -1,6 +1,6 @@
 //! Singular values of a unit's weights, and components shared by its projections.
 
-use super::{ModelTreatment, UnitError, dense_weight, weight_name};
+use super::{MakeError, ModelTreatment, dense_weight, factorise_error};
 use crate::calibrate::CalibratedInput;
 use crate::math::{
     Algebra, BasisOptions, BasisWeighting, FactoriseError, Gauge, LowRankOptions, SharedComponents,
@@ -17,7 +17,7 @@ pub fn unit_singular_values(
     unit: &Unit,
     shared: bool,
     treatment: &ModelTreatment,
-) -> Result<Vec<f64>, UnitError> {
+) -> Result<Vec<f64>, MakeError> {
     let dense = dense(source, unit)?;
     let weights = weights(source, unit, &dense)?;
     let failed = |index| failed(source, unit, index);
@@ -64,14 +64,14 @@ pub fn shared_basis_components(
     source: &PermutedSource<'_>,
     unit: &Unit,
     algebra: &dyn Algebra,
-) -> Result<SharedComponents, UnitError> {
+) -> Result<SharedComponents, MakeError> {
     let dense = dense(source, unit)?;
     let weights = weights(source, unit, &dense)?;
     let found = shared_components(&weights, BasisWeighting::Normalised, algebra);
     found.map_err(failed(source, unit, 0))
 }
 
-fn dense(source: &PermutedSource<'_>, unit: &Unit) -> Result<Vec<Vec<f32>>, UnitError> {
+fn dense(source: &PermutedSource<'_>, unit: &Unit) -> Result<Vec<Vec<f32>>, MakeError> {
     let members = unit.members.iter();
     members.map(|member| dense_weight(source, member)).collect()
 }
@@ -80,7 +80,7 @@ fn weights<'a>(
     source: &PermutedSource<'_>,
     unit: &Unit,
     dense: &'a [Vec<f32>],
-) -> Result<Vec<Weight<'a>>, UnitError> {
+) -> Result<Vec<Weight<'a>>, MakeError> {
     let mut weights = Vec::with_capacity(dense.len());
     for (index, (member, values)) in unit.members.iter().zip(dense).enumerate() {
         let weight = Weight {
@@ -98,11 +98,6 @@ fn failed(
     source: &PermutedSource<'_>,
     unit: &Unit,
     index: usize,
-) -> impl Fn(FactoriseError) -> UnitError + use<> {
-    let matrix = unit.members.get(index).map(|member| member.matrix);
-    let tensor = matrix.map_or_else(String::new, |matrix| weight_name(source, matrix));
-    move |source| UnitError::Factorise {
-        tensor: tensor.clone(),
-        source,
-    }
+) -> impl Fn(FactoriseError) -> MakeError {
+    move |error| factorise_error(source, &unit.members, index, error)
 }

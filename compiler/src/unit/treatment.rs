@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use htc_formats::model::{ActivationPoint, MatrixId};
 
-use super::{UnitError, dense_weight, weight_index, weight_name};
+use super::{MakeError, dense_weight, factorise_error};
 use crate::calibrate::{CalibratedInput, Calibration, StoredMoment};
 use crate::codes;
 use crate::gradient::Gradients;
@@ -26,7 +26,8 @@ pub(crate) const CACHE_CAPACITY: usize = 8;
 type InputCache<T> = Mutex<Vec<(CalibratedInput, CacheEntry<T>)>>;
 type CacheEntry<T> = Arc<OnceLock<Result<Arc<T>, FactoriseError>>>;
 
-type AxiomEntry = Arc<OnceLock<Result<Option<Arc<AxiomGauge>>, UnitError>>>;
+/// `None` until the search is done.
+type AxiomEntry = Arc<Mutex<Option<Option<Arc<AxiomGauge>>>>>;
 
 /// Width from which an evaluation of the axiom gauge takes many seconds, and the number of
 /// evaluations for such layers.
@@ -263,7 +264,7 @@ impl<'a> ModelTreatment<'a> {
 
     /// Returns the axiom gauge of a layer, computed by the first thread that requests it; `None`
     /// with another gauge, or if truncation loses nothing.
-    pub fn axiom(&self, layer: usize) -> Result<Option<Arc<AxiomGauge>>, UnitError> {
+    pub fn axiom(&self, layer: usize) -> Result<Option<Arc<AxiomGauge>>, MakeError> {
         let (GaugeKind::Axiom, Some((source, plan))) = (self.treatment.gauge, self.planned) else {
             return Ok(None);
         };
@@ -271,10 +272,12 @@ impl<'a> ModelTreatment<'a> {
             let mut all = self.axioms.lock().unwrap_or_else(PoisonError::into_inner);
             Arc::clone(all.entry(layer).or_default())
         };
-        made.get_or_init(|| {
-            Ok(search_axiom_gauge(&source, plan, layer, self.algebra)?.map(Arc::new))
-        })
-        .clone()
+        let mut made = made.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(found) = &*made {
+            return Ok(found.clone());
+        }
+        let found = search_axiom_gauge(&source, plan, layer, self.algebra)?.map(Arc::new);
+        Ok(made.insert(found).clone())
     }
 
     /// Returns the statistics of an input; `None` without a calibration.
@@ -390,7 +393,7 @@ fn search_axiom_gauge(
     plan: &Plan,
     layer: usize,
     algebra: &dyn Algebra,
-) -> Result<Option<AxiomGauge>, UnitError> {
+) -> Result<Option<AxiomGauge>, MakeError> {
     let projections: Vec<_> = truncated_projections(plan, layer).collect();
     let dense: Vec<Vec<f32>> = projections
         .iter()
@@ -418,15 +421,11 @@ fn search_axiom_gauge(
     if source.hyper.width >= WIDE {
         options.evaluations = EVALUATIONS_WHERE_WIDE;
     }
-    let found = axiom_gauge(&weights, options, algebra).map_err(|source_error| {
-        let index = weight_index(&source_error).unwrap_or(0);
-        let matrix = projections.get(index).map(|(_, member, _)| member.matrix);
-        UnitError::Factorise {
-            tensor: matrix.map_or_else(String::new, |matrix| weight_name(source, matrix)),
-            source: source_error,
-        }
-    })?;
-    Ok(Some(found))
+    let found = axiom_gauge(&weights, options, algebra).map(Some);
+    found.map_err(|error| {
+        let members: Vec<_> = projections.iter().map(|(_, member, _)| **member).collect();
+        factorise_error(source, &members, 0, error)
+    })
 }
 
 #[cfg(test)]

@@ -17,10 +17,10 @@ use super::{
 };
 use crate::app::cli::{EvalArgs, ReferenceModel};
 use crate::app::terminal::display_path;
+use crate::calibrate::PassError;
 use crate::device::ExecutorDevice;
 use crate::measure::{
-    self, ActiveBytes, EvaluateError, Evaluation, Execution, NamedModel, Protocol, Record,
-    explain_standard_errors,
+    self, ActiveBytes, Evaluation, Execution, NamedModel, Protocol, Record, explain_standard_errors,
 };
 use crate::system::show::{file_name, format_interval};
 use crate::system::{memory, text};
@@ -31,7 +31,7 @@ pub(super) fn execute(args: &EvalArgs) -> Result<(), Failure> {
     let setting =
         setting_for_fraction(&model, args.fraction).map_err(|error| Failure::Evaluate {
             path: args.model.clone(),
-            error: error.into(),
+            error: PassError::Evaluate(error),
         })?;
     let reference = match &args.reference {
         None => None,
@@ -176,10 +176,10 @@ impl DeviceWork for EvalWork<'_> {
     }
 }
 
-fn failed(args: &EvalArgs, error: EvaluateError) -> Failure {
+fn failed(args: &EvalArgs, error: PassError) -> Failure {
     let path = match error {
-        EvaluateError::TextTooShort(_) => args.text.clone(),
-        EvaluateError::Reference(_) => args
+        PassError::TextTooShort { .. } => args.text.clone(),
+        PassError::Reference(_) => args
             .reference
             .as_ref()
             .map(ReferenceModel::path)

@@ -18,8 +18,8 @@ use crate::app::chat::ChatError;
 use crate::app::cli::Command;
 use crate::app::{flags, terminal};
 use crate::bench::BenchError;
+use crate::calibrate::PassError;
 use crate::export::ExportError;
-use crate::measure::EvaluateError;
 use crate::page::PageError;
 use crate::pipeline::clean::CleanError;
 use crate::pipeline::{CompileError, ErrorKind};
@@ -59,7 +59,7 @@ pub enum Failure {
     #[error(transparent)]
     Text(#[from] FileError),
     #[error("{}: {error}", path.display())]
-    Evaluate { path: PathBuf, error: EvaluateError },
+    Evaluate { path: PathBuf, error: PassError },
     #[error("{}: {error}", path.display())]
     Generate { path: PathBuf, error: GenerateError },
     #[error("{}: it was made from a model with the digest {expected}, and {} has {found}; give that model", draft.display(), verifier.display())]
@@ -265,8 +265,8 @@ impl Failure {
             ) => self.to_string(),
             Failure::Evaluate {
                 error:
-                    EvaluateError::Exec(ExecError::KvRange { .. })
-                    | EvaluateError::Reference(ExecError::KvRange { .. }),
+                    PassError::Evaluate(ExecError::KvRange { .. })
+                    | PassError::Reference(ExecError::KvRange { .. }),
                 ..
             }
             | Failure::Generate {

@@ -19,9 +19,10 @@ use crate::bench::machine::{Load, Ticks};
 use crate::bench::record::{ModelRecord, Quality};
 use crate::bench::runner::{InProcessRunner, Runner};
 use crate::bench::{self, BenchError, BenchResults, NoSensors, RunControl, Sensors, Step};
+use crate::calibrate::PassError;
 use crate::device::ExecutorDevice;
 use crate::event::Cancelled;
-use crate::measure::{self, EvaluateError, Execution};
+use crate::measure::{self, Execution};
 use crate::system::show::file_name;
 use crate::system::{memory, text};
 
@@ -266,11 +267,11 @@ impl<'b, 'a> BenchWork<'b, 'a> {
         );
         bar.finish_and_clear();
         let evaluation = evaluation.map_err(|error| match error {
-            EvaluateError::Cancelled(_) => Failure::Interrupted(self.bench.interrupt.message()),
+            PassError::Cancelled(_) => Failure::Interrupted(self.bench.interrupt.message()),
             error => Failure::Evaluate {
                 path: match error {
-                    EvaluateError::TextTooShort(_) => path.clone(),
-                    EvaluateError::Reference(_) => baseline.path.clone(),
+                    PassError::TextTooShort { .. } => path.clone(),
+                    PassError::Reference(_) => baseline.path.clone(),
                     _ => subject.path.clone(),
                 },
                 error,

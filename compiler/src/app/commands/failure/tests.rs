@@ -13,11 +13,11 @@ fn number_outside_the_kv_cache_names_the_option_of_commands_that_have_it() {
     for failure in [
         Failure::Evaluate {
             path: path.clone(),
-            error: EvaluateError::Exec(range()),
+            error: PassError::Evaluate(range()),
         },
         Failure::Evaluate {
             path: path.clone(),
-            error: EvaluateError::Reference(range()),
+            error: PassError::Reference(range()),
         },
         Failure::Generate {
             path,
@@ -39,7 +39,7 @@ fn number_outside_the_kv_cache_names_the_option_of_commands_that_have_it() {
             "{reason}"
         );
     }
-    let trial = TrialError::Evaluate(EvaluateError::Exec(range()));
+    let trial = TrialError::Pass(PassError::Evaluate(range()));
     let reason = Failure::Compile(trial.into()).reason();
     assert!(reason.ends_with("with its author's digest"), "{reason}");
 }
