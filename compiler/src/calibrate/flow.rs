@@ -157,7 +157,7 @@ impl<'a> ForwardPass<'a> {
         let hyper = self.model.hyper();
         let algebra = self.algebra;
         let failed = |error| self.sums(Stage::Layer(layer), error);
-        let extent = files.extent();
+        let extent = files.extent;
         let mut sums = LayerSums::new(&cpu, algebra, hyper, layer, extent).map_err(failed)?;
         let mut source = before.map(|_| self.stream_before(layer)).transpose()?;
         let digest = self.write_stream(layer, &mut source, &mut sums)?;

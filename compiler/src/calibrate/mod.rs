@@ -244,10 +244,10 @@ pub fn calibrate(
     let windows = text.windows().count();
     let extent = TextExtent { context, windows };
     let files = CalibrationFiles::open(options, key, extent)?;
-    let lock = files.lock(options, watch)?;
+    let lock = files.entry.lock(options, watch)?;
     let finished = files.finished(hyper, watch);
     let is_new = !finished.is_complete();
-    let lock = files.optional_lock(lock, !is_new)?;
+    let lock = files.entry.optional_lock(lock, !is_new)?;
     if is_new {
         check_memory(model, extent, device)?;
     }

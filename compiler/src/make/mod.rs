@@ -94,7 +94,11 @@ impl ArtifactBuilder<'_> {
     }
 
     fn model_treatment(&self, treatment: Treatment) -> ModelTreatment<'_> {
-        ModelTreatment::new(treatment, self.calibration, self.device.algebra())
+        let algebra = self.device.algebra();
+        let mut treatment = ModelTreatment::new(treatment, self.calibration, algebra);
+        treatment.gradients = self.gradients;
+        treatment.order = self.permutation;
+        treatment
     }
 
     /// Returns the artifact's manifest before its first tensor.
@@ -239,7 +243,7 @@ impl ArtifactBuilder<'_> {
                 writer.set_geometry(geometry);
             }
             writer.finish(|plan| plan.clone_from(&record))?;
-            journal.record_complete(Digest::of_bytes(artifact.open()?.header_and_manifest()))?;
+            journal.record_complete(&artifact)?;
         }
         record_errors(&mut record, &jobs, &known);
         let mut treated = TreatmentReport::default();
@@ -283,7 +287,26 @@ impl ArtifactBuilder<'_> {
 
     fn record_complete(&self, artifact: &Artifact) -> Result<(), HtzError> {
         let (_, mut journal) = artifact.journal::<UnitMeasurements>(self.progress)?;
-        journal.record_complete(Digest::of_bytes(artifact.open()?.header_and_manifest()))
+        journal.record_complete(artifact)
+    }
+
+    /// Makes the artifact of a key by `write`, which finishes it, or returns the complete one.
+    fn derive(
+        &self,
+        key: Digest,
+        draft: Manifest,
+        write: impl FnOnce(HtzWriter, &Artifact) -> Result<(), MakeError>,
+    ) -> Result<Artifact<'_>, MakeError> {
+        let artifact = self.work.artifact(key);
+        let (left, mut journal) = artifact.journal::<UnitMeasurements>(self.progress)?;
+        if !artifact.is_complete(left.complete) {
+            write(
+                artifact.restart(&mut journal, draft, self.sections)?,
+                &artifact,
+            )?;
+            journal.record_complete(&artifact)?;
+        }
+        Ok(artifact)
     }
 
     /// Makes the missing units on several threads and writes them in order; returns their
@@ -297,11 +320,8 @@ impl ArtifactBuilder<'_> {
         let (source, jobs, watch) = (self.source, writing.jobs, writing.watch);
         let (done, ordered) = (writing.done.clone(), writing.source);
         self.device.unload_idle_models();
-        let treatment = self
-            .model_treatment(treatment)
-            .with_gradients(self.gradients)
-            .for_bases(self.is_base)
-            .with_plan(ordered, plan);
+        let mut treatment = self.model_treatment(treatment).with_plan(ordered, plan);
+        treatment.is_base = self.is_base;
         let open = |layer: usize| {
             let open = (0..jobs.len()).filter(|&index| !done[index]);
             let mut units = open.filter_map(|index| unit_of_job(jobs[index]));
@@ -336,6 +356,14 @@ impl ArtifactBuilder<'_> {
             |index, made| writing.step(index, made),
         )?;
         Ok(writing.found)
+    }
+}
+
+fn require(draft: &mut Manifest, features: Vec<String>) {
+    for feature in features {
+        if !draft.requires.contains(&feature) {
+            draft.requires.push(feature);
+        }
     }
 }
 
@@ -421,7 +449,7 @@ fn search_axioms(
     is_needed: impl Fn(usize) -> bool,
     watch: Progress,
 ) -> Result<(), MakeError> {
-    if treatment.treatment().gauge != GaugeKind::Axiom {
+    if treatment.treatment.gauge != GaugeKind::Axiom {
         return Ok(());
     }
     let layers: Vec<usize> = (0..source.hyper.layers)

@@ -164,7 +164,8 @@ fn compute_unchecked_ratio(
     Ok(plan)
 }
 
-fn validated(
+/// Returns a plan of units that were computed.
+pub(crate) fn validated(
     hyper: &HyperParameters,
     request: PlanRequest,
     units: Vec<UnitPlan>,

@@ -82,7 +82,7 @@ fn least_loss_units(
         let (mut chosen, lost) = solve(&core(choices.to_vec(), budget), budget)?;
         let lost = lost - spend_remainder(&mut chosen, [choices, &finer], budget);
         let units = members.iter().zip(chosen);
-        let units = units.map(|(member, choice)| unit_plan(vec![*member], choice.form));
+        let units = units.map(|(member, choice)| UnitPlan::new(vec![*member], choice.form));
         Some((units.collect::<Vec<UnitPlan>>(), lost))
     };
     let is_code = |choice: &&Candidate| choice.form.rank().is_none();
@@ -106,14 +106,6 @@ fn least_loss_units(
         (Some(alone), Some(mixed)) if mixed.1 < MAX_RELATIVE_LOSS * alone.1 => Some(mixed),
         (Some(alone), _) => Some(alone),
         (None, mixed) => mixed,
-    }
-}
-
-fn unit_plan(members: Vec<UnitMatrix>, form: MatrixForm) -> UnitPlan {
-    UnitPlan {
-        members,
-        form,
-        notes: Vec::new(),
     }
 }
 
@@ -170,10 +162,10 @@ fn units_with_shared_bases(
     let lost = lost - spend_remainder(&mut chosen, [&items, &between], budget);
     let units = groups.into_iter().zip(chosen);
     let units = units.flat_map(|(members, choice)| match choice.form {
-        GroupForm::Shared(form) => vec![unit_plan(members, form)],
+        GroupForm::Shared(form) => vec![UnitPlan::new(members, form)],
         GroupForm::Separate(forms) => {
             let each = members.into_iter().zip(forms);
-            each.map(|(member, form)| unit_plan(vec![member], form))
+            each.map(|(member, form)| UnitPlan::new(vec![member], form))
                 .collect()
         }
     });
@@ -242,11 +234,8 @@ pub fn single_type_plan(
         let mut of_member = candidate_forms(&member, curves).into_iter();
         let found = of_member.find(|choice| has_type(&choice.form, dense));
         lost += found.as_ref().map_or(0.0, |choice| choice.loss);
-        UnitPlan {
-            members: vec![member],
-            form: found.map_or(MatrixForm::Unchanged, |choice| choice.form),
-            notes: Vec::new(),
-        }
+        let form = found.map_or(MatrixForm::Unchanged, |choice| choice.form);
+        UnitPlan::new(vec![member], form)
     });
     let units: Vec<UnitPlan> = units.collect();
     if units.iter().all(|unit| unit.form == MatrixForm::Unchanged) {
@@ -275,11 +264,7 @@ pub fn single_block_type_plan(
         } else {
             MatrixForm::Unchanged
         };
-        UnitPlan {
-            members,
-            form,
-            notes: Vec::new(),
-        }
+        UnitPlan::new(members, form)
     });
     let units: Vec<UnitPlan> = units.collect();
     if units.iter().all(|unit| unit.form == MatrixForm::Unchanged) {

@@ -138,7 +138,7 @@ impl EnergySpectrum {
             let sampled_rows = (target * read.member.rows / outs.max(1)).max(1);
             let work = EffortSettings {
                 sampled_rows,
-                ..inputs.treatment.effort().settings()
+                ..inputs.treatment.effort.settings()
             };
             let sample = read.sample(inputs, work)?;
             values.extend(sample.weighted_rows(&sample.values, cost));
@@ -153,7 +153,7 @@ impl EnergySpectrum {
         // The loss is measured without shrinkage.
         let gauge = Gauge::whiten(moment, 0.0).map_err(failed)?;
         let values =
-            gauged_singular_values(weight, &gauge, inputs.treatment.algebra()).map_err(failed)?;
+            gauged_singular_values(weight, &gauge, inputs.treatment.algebra).map_err(failed)?;
         let told = if seen >= outs {
             values.len()
         } else {

@@ -12,7 +12,6 @@ use super::rank;
 use super::sample::{ErrorCost, RowSample, costs};
 use crate::calibrate::CalibratedInput;
 use crate::event::{Event, Measurement, Progress};
-use crate::gradient::Gradients;
 use crate::math::{FactoriseError, SecondMoment};
 use crate::options::{CodeKinds, EffortSettings};
 use crate::order::PermutedSource;
@@ -27,10 +26,9 @@ pub struct CurveInputs<'a> {
     pub source: &'a PermutedSource<'a>,
     /// Matrices to measure.
     pub members: &'a [UnitMatrix],
-    /// Statistics of the inputs.
+    /// Statistics of the inputs, and costs of output errors; without these losses are relative
+    /// errors.
     pub treatment: &'a ModelTreatment<'a>,
-    /// Costs of output errors; without them losses are relative errors.
-    pub gradients: Option<&'a Gradients>,
     /// Allowed kinds of codes.
     pub codes: CodeKinds,
     /// True if projections may be stored as factors.
@@ -123,7 +121,7 @@ impl<'a> MatrixCosts<'a> {
         let failed = |source| MakeError::of_tensor(&tensor.name, source);
         let statistics = statistics.transpose().map_err(failed)?.flatten();
         let moment = statistics.as_ref().map(InputStatistics::second_moment);
-        let costs = match inputs.gradients {
+        let costs = match inputs.treatment.gradients {
             Some(gradients) => costs(gradients, source.order(), matrix, place, moment)?,
             None => Vec::new(),
         };
@@ -216,7 +214,7 @@ fn matrix_curve(
             .map_err(|error| MakeError::of_tensor(&tensor.name, error))?,
         None => None,
     };
-    let effort = treatment.effort().settings();
+    let effort = treatment.effort.settings();
     let sample = read.sample(inputs, effort)?;
     let mut points = Vec::new();
     let loss = |stored: &[f32]| read.loss(&sample, stored);

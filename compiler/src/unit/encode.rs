@@ -42,7 +42,7 @@ pub(super) fn dense(
     let code = DenseEncoding {
         dtype,
         feedback: feedback.map_err(|error| factorise_error(source, &unit.members, 0, error))?,
-        sweeps: treatment.effort().settings().sweeps,
+        sweeps: treatment.effort.settings().sweeps,
     };
     encode_members(source, unit, treatment, |member, moment| {
         let rows = match code.feedback {
@@ -80,7 +80,7 @@ pub(super) fn column_groups(
         let guide = QuantisationGuide {
             columns: feedback.as_deref(),
             rows: rows.as_ref(),
-            sweeps: treatment.effort().settings().sweeps,
+            sweeps: treatment.effort.settings().sweeps,
         };
         let role = member.matrix.weight();
         let tensor = source.tensor(role).ok_or(MakeError::Missing(role))?;

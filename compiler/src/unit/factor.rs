@@ -9,8 +9,8 @@ use htc_formats::model::{MatrixId, Part, ProjectionKind};
 
 use super::treatment::InputStatistics;
 use super::{
-    Factors, MakeError, ModelTreatment, Norm, UnitMeasurements, check_finite, dense_weight, encode,
-    factorise_error, input_of_unit, weight_name,
+    Factors, MakeError, ModelTreatment, Norm, UnitMeasurements, check_finite, dense_weights,
+    encode, factorise_error, input_of_unit, weight_name,
 };
 use crate::calibrate::CalibratedInput;
 use crate::math::{
@@ -29,18 +29,10 @@ pub(super) fn factorise_unit(
     unit: &UnitPlan,
     treatment: &ModelTreatment,
 ) -> Result<Factors, MakeError> {
-    let members = unit.members.iter();
-    let dense: Vec<Vec<f32>> = members
-        .clone()
-        .map(|member| dense_weight(source, member))
-        .collect::<Result<_, _>>()?;
-    let weights: Vec<Weight> = members
-        .zip(&dense)
-        .map(|(member, values)| Weight {
-            rows: member.rows,
-            cols: member.cols,
-            values,
-        })
+    let dense = dense_weights(source, &unit.members)?;
+    let weights = unit.members.iter().zip(&dense);
+    let weights: Vec<Weight> = weights
+        .map(|(member, values)| member.weight(values))
         .collect();
     let terms = Factoriser::new(source, unit, treatment, &weights)?;
     let mut made = UnitResults::default();
@@ -119,7 +111,7 @@ impl<'a> Factoriser<'a> {
                 None => None,
             },
             inputs: inputs.transpose().map_err(failed)?.flatten(),
-            algebra: treatment.algebra(),
+            algebra: treatment.algebra,
         })
     }
 

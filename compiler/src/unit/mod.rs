@@ -153,6 +153,15 @@ pub(crate) fn weight_name(source: &ModelFile, matrix: MatrixId) -> String {
         .map_or_else(|| role.to_string(), |t| t.name.clone())
 }
 
+/// Decodes matrices in their stored channel order.
+pub(crate) fn dense_weights(
+    source: &PermutedSource<'_>,
+    members: &[UnitMatrix],
+) -> Result<Vec<Vec<f32>>, MakeError> {
+    let members = members.iter();
+    members.map(|member| dense_weight(source, member)).collect()
+}
+
 /// Decodes a matrix in its stored channel order.
 pub(crate) fn dense_weight(
     source: &PermutedSource<'_>,

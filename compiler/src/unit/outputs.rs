@@ -18,7 +18,7 @@ pub(super) fn row_feedback(
     place: Option<CalibratedInput>,
     treatment: &ModelTreatment,
 ) -> Result<Option<RowFeedback>, MakeError> {
-    let Some(gradients) = treatment.gradients() else {
+    let Some(gradients) = treatment.gradients else {
         return Ok(None);
     };
     if !matches!(matrix, MatrixId::Projection { .. }) {

@@ -1,6 +1,6 @@
 //! Singular values of a unit's weights, and components shared by its projections.
 
-use super::{MakeError, ModelTreatment, dense_weight, factorise_error};
+use super::{MakeError, ModelTreatment, dense_weights, factorise_error};
 use crate::calibrate::CalibratedInput;
 use crate::math::{
     Algebra, BasisOptions, BasisWeighting, FactoriseError, Gauge, LowRankOptions, SharedComponents,
@@ -18,7 +18,7 @@ pub fn unit_singular_values(
     shared: bool,
     treatment: &ModelTreatment,
 ) -> Result<Vec<f64>, MakeError> {
-    let dense = dense(source, unit)?;
+    let dense = dense_weights(source, &unit.members)?;
     let weights = weights(source, unit, &dense)?;
     let failed = |index| failed(source, unit, index);
     let projection = unit.members.first().and_then(|member| member.projection());
@@ -29,7 +29,7 @@ pub fn unit_singular_values(
         })
     });
     let gauge = gauge.transpose().map_err(failed(0))?.unwrap_or_default();
-    let algebra = treatment.algebra();
+    let algebra = treatment.algebra;
     match (shared, &weights[..], &*gauge) {
         (false, &[weight], Gauge::None) => singular_values(weight, algebra).map_err(failed(0)),
         (_, weights, Gauge::None) => {
@@ -65,15 +65,10 @@ pub fn shared_basis_components(
     unit: &Unit,
     algebra: &dyn Algebra,
 ) -> Result<SharedComponents, MakeError> {
-    let dense = dense(source, unit)?;
+    let dense = dense_weights(source, &unit.members)?;
     let weights = weights(source, unit, &dense)?;
     let found = shared_components(&weights, BasisWeighting::Normalised, algebra);
     found.map_err(failed(source, unit, 0))
-}
-
-fn dense(source: &PermutedSource<'_>, unit: &Unit) -> Result<Vec<Vec<f32>>, MakeError> {
-    let members = unit.members.iter();
-    members.map(|member| dense_weight(source, member)).collect()
 }
 
 fn weights<'a>(
@@ -83,11 +78,7 @@ fn weights<'a>(
 ) -> Result<Vec<Weight<'a>>, MakeError> {
     let mut weights = Vec::with_capacity(dense.len());
     for (index, (member, values)) in unit.members.iter().zip(dense).enumerate() {
-        let weight = Weight {
-            rows: member.rows,
-            cols: member.cols,
-            values,
-        };
+        let weight = member.weight(values);
         weight.check(index).map_err(failed(source, unit, index))?;
         weights.push(weight);
     }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use htc_formats::model::{ActivationPoint, MatrixId};
 
-use super::{MakeError, dense_weight, factorise_error};
+use super::{MakeError, dense_weights, factorise_error};
 use crate::calibrate::{CalibratedInput, Calibration, StoredMoment};
 use crate::codes;
 use crate::gradient::Gradients;
@@ -16,7 +16,7 @@ use crate::math::{
 };
 use crate::options::{Effort, GaugeKind, SinkProtection, Treatment};
 use crate::order::{ChannelPermutation, PermutedSource, permuted, permuted_moment};
-use crate::plan::{MatrixForm, Plan, UnitPlan};
+use crate::plan::{MatrixForm, Plan, UnitMatrix, UnitPlan};
 
 /// Number of cached gauges: those of a layer and of the next, as several threads work.
 pub(crate) const CACHE_CAPACITY: usize = 8;
@@ -113,14 +113,20 @@ impl InputStatistics {
 /// share a basis count with their individual tail at its rank, a lower bound.
 #[derive(Debug, Default)]
 pub struct ModelTreatment<'a> {
-    treatment: Treatment,
+    /// Resolved treatment options.
+    pub treatment: Treatment,
     calibration: Option<&'a Calibration>,
-    algebra: &'a dyn Algebra,
-    gradients: Option<&'a Gradients>,
-    order: Option<&'a ChannelPermutation>,
+    /// Linear algebra backend.
+    pub algebra: &'a dyn Algebra,
+    /// Costs of errors at the outputs of matrices.
+    pub gradients: Option<&'a Gradients>,
+    /// Channel permutation, which also applies to the calibration's statistics.
+    pub order: Option<&'a ChannelPermutation>,
     planned: Option<(PermutedSource<'a>, &'a Plan)>,
-    effort: Effort,
-    is_base: bool,
+    /// Effort spent on codes.
+    pub effort: Effort,
+    /// True if the weights are bases of an elastic artifact.
+    pub is_base: bool,
     gauges: InputCache<Gauge>,
     feedbacks: InputCache<ErrorFeedback>,
     axioms: Mutex<BTreeMap<usize, AxiomEntry>>,
@@ -140,12 +146,6 @@ impl<'a> ModelTreatment<'a> {
             algebra,
             ..ModelTreatment::default()
         }
-    }
-
-    /// Sets the channel permutation, which also applies to the calibration's statistics.
-    #[must_use]
-    pub fn with_permutation(self, order: Option<&'a ChannelPermutation>) -> Self {
-        ModelTreatment { order, ..self }
     }
 
     /// Sets the plan whose ranks the axiom gauge uses.
@@ -168,36 +168,10 @@ impl<'a> ModelTreatment<'a> {
         }
     }
 
-    /// Sets the costs of errors at the outputs of matrices.
-    #[must_use]
-    pub fn with_gradients(self, gradients: Option<&'a Gradients>) -> Self {
-        ModelTreatment { gradients, ..self }
-    }
-
-    /// Returns the costs of errors at the outputs of matrices.
-    pub fn gradients(&self) -> Option<&Gradients> {
-        self.gradients
-    }
-
     /// Returns the mean square of an input.
     pub fn mean_square(&self, place: CalibratedInput) -> Option<f64> {
         let squares = self.calibration?.inputs(place).diagonal();
         Some(squares.iter().sum::<f64>() / squares.len().max(1) as f64)
-    }
-
-    /// Sets the effort spent on codes.
-    #[must_use]
-    pub fn with_effort(self, effort: Effort) -> Self {
-        ModelTreatment { effort, ..self }
-    }
-
-    /// Marks the weights as bases of an elastic artifact.
-    #[must_use]
-    pub fn for_bases(self, refined: bool) -> Self {
-        ModelTreatment {
-            is_base: refined,
-            ..self
-        }
     }
 
     /// Returns the damping for [`feedback`](Self::feedback) of a matrix.
@@ -208,21 +182,6 @@ impl<'a> ModelTreatment<'a> {
         } else {
             damping
         }
-    }
-
-    /// Returns the effort spent on codes.
-    pub fn effort(&self) -> Effort {
-        self.effort
-    }
-
-    /// Returns the linear algebra backend.
-    pub fn algebra(&self) -> &'a dyn Algebra {
-        self.algebra
-    }
-
-    /// Returns the resolved treatment options.
-    pub fn treatment(&self) -> &Treatment {
-        &self.treatment
     }
 
     /// Returns the sink direction that factors must cover: the mean input at the first position of
@@ -376,7 +335,7 @@ fn cache_entry<T>(kept: &InputCache<T>, place: CalibratedInput) -> CacheEntry<T>
 pub(crate) fn truncated_projections(
     plan: &Plan,
     layer: usize,
-) -> impl Iterator<Item = (&UnitPlan, &crate::plan::UnitMatrix, usize)> {
+) -> impl Iterator<Item = (&UnitPlan, &UnitMatrix, usize)> {
     let units = plan.units().iter();
     let units = units.filter(move |unit| unit.layer() == Some(layer));
     let units = units.filter(|unit| !matches!(unit.form, MatrixForm::Residual { .. }));
@@ -394,22 +353,18 @@ fn search_axiom_gauge(
     layer: usize,
     algebra: &dyn Algebra,
 ) -> Result<Option<AxiomGauge>, MakeError> {
-    let projections: Vec<_> = truncated_projections(plan, layer).collect();
-    let dense: Vec<Vec<f32>> = projections
+    let truncated = truncated_projections(plan, layer);
+    let (members, ranks): (Vec<UnitMatrix>, Vec<usize>) =
+        truncated.map(|(_, member, rank)| (*member, rank)).unzip();
+    let dense = dense_weights(source, &members)?;
+    let weights: Vec<AxiomProjection> = members
         .iter()
-        .map(|(_, member, _)| dense_weight(source, member))
-        .collect::<Result<_, _>>()?;
-    let weights: Vec<AxiomProjection> = projections
-        .iter()
+        .zip(ranks)
         .zip(&dense)
-        .filter_map(|((_, member, rank), values)| {
+        .filter_map(|((member, rank), values)| {
             Some(AxiomProjection {
-                weight: Weight {
-                    rows: member.rows,
-                    cols: member.cols,
-                    values,
-                },
-                rank: *rank,
+                weight: member.weight(values),
+                rank,
                 side: ResidualSide::from_projection(member.projection()?),
             })
         })
@@ -422,10 +377,7 @@ fn search_axiom_gauge(
         options.evaluations = EVALUATIONS_WHERE_WIDE;
     }
     let found = axiom_gauge(&weights, options, algebra).map(Some);
-    found.map_err(|error| {
-        let members: Vec<_> = projections.iter().map(|(_, member, _)| **member).collect();
-        factorise_error(source, &members, 0, error)
-    })
+    found.map_err(|error| factorise_error(source, &members, 0, error))
 }
 
 #[cfg(test)]

@@ -20,11 +20,9 @@ pub(super) fn scales(
 ) -> Result<Vec<f64>, PlanError> {
     let allocator = Allocator::Curvature;
     let Some(profile) = evidence.variance.as_deref() else {
-        return Err(PlanError::NoEvidence {
-            allocator,
-            needs: "the variance of the residual stream in every layer",
-            remedy: "give a text with `calibration`",
-        });
+        let needs = "the variance of the residual stream in every layer";
+        let remedy = "give a text with `calibration`";
+        return Err(PlanError::no_evidence(allocator, needs, remedy));
     };
     check_profile(allocator, profile, layers)?;
     // Avoids overflow.

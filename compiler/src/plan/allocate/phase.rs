@@ -35,12 +35,14 @@ pub(super) fn check_profile(
     layers: usize,
 ) -> Result<(), PlanError> {
     if profile.len() != layers {
-        return Err(PlanError::InvalidEvidence {
+        let what = "variance of the residual stream";
+        let expected = format!("a value for each of {layers} layers");
+        return Err(PlanError::invalid_evidence(
             allocator,
-            what: "variance of the residual stream".into(),
-            expected: format!("a value for each of {layers} layers"),
-            found: profile.len().to_string(),
-        });
+            what,
+            expected,
+            profile.len(),
+        ));
     }
     match invalid_variance(profile) {
         Some(layer) => Err(variance_error(allocator, layer, profile[layer])),
@@ -49,10 +51,6 @@ pub(super) fn check_profile(
 }
 
 pub(super) fn variance_error(allocator: Allocator, layer: usize, found: f64) -> PlanError {
-    PlanError::InvalidEvidence {
-        allocator,
-        what: format!("variance of the residual stream at layer {layer}"),
-        expected: "a finite number of at least 0".into(),
-        found: found.to_string(),
-    }
+    let what = format!("variance of the residual stream at layer {layer}");
+    PlanError::invalid_evidence(allocator, what, "a finite number of at least 0", found)
 }
