@@ -23,8 +23,7 @@ use crate::system::ordered;
 use crate::system::show::file_name;
 use crate::unit::MakeError;
 use record::{
-    CalibrationInfo, DepthSink, Dimension, DimensionLayer, Kind, Manifold, ManifoldLayer, Shape,
-    SinkLayer, Sinks, Spectra,
+    CalibrationInfo, DepthSink, DimensionLayer, Kind, ManifoldLayer, Shape, SinkLayer, Spectra,
 };
 use sample::Sample;
 
@@ -82,11 +81,7 @@ pub fn analyse(
     let mut directions = Vec::new();
     if let Some(calibration) = calibration {
         analysis.phases = Some(phases::phase_profiles(calibration)?);
-        let streams = streams(source, calibration, threads, watch)?;
-        analysis.sinks = Some(streams.sinks);
-        analysis.dimension = Some(streams.dimension);
-        analysis.manifold = Some(streams.manifold);
-        directions = streams.directions;
+        directions = add_streams(&mut analysis, source, calibration, threads, watch)?;
         analysis.depth = Some(depth_sink(source, calibration, threads, &Host, watch)?);
     }
     let weights = Weights {
@@ -99,55 +94,43 @@ pub fn analyse(
     Ok(analysis)
 }
 
-/// The residual stream of all layers.
-struct Streams {
-    sinks: Sinks,
-    /// The direction of the sink of each layer.
-    directions: Vec<Option<Vec<f64>>>,
-    dimension: Dimension,
-    manifold: Manifold,
-}
-
-/// The residual stream of one layer.
-struct Stream {
-    sink: SinkLayer,
-    direction: Option<Vec<f64>>,
-    dimension: DimensionLayer,
-    manifold: ManifoldLayer,
-}
-
-fn streams(
+/// Adds the residual stream of all layers; returns the direction of the sink of each layer.
+fn add_streams(
+    analysis: &mut Analysis,
     source: &ModelFile,
     calibration: &Calibration,
     threads: usize,
     watch: Progress,
-) -> Result<Streams, MakeError> {
+) -> Result<Vec<Option<Vec<f64>>>, MakeError> {
     let layers = calibration.layers.len();
-    let mut all = Streams {
-        sinks: sinks::empty(),
-        directions: Vec::with_capacity(layers),
-        dimension: dimension::empty(),
-        manifold: manifold::empty(),
-    };
+    let mut directions = Vec::with_capacity(layers);
+    let (mut sinks, mut dimension) = (sinks::empty(), dimension::empty());
+    let mut manifold = manifold::empty();
     ordered::for_each(
         threads,
         layers,
         layers,
         |layer| stream(calibration, layer).map_err(statistics(source, layer)),
-        |layer, mut stream| {
+        |layer, (mut sink, direction, of_dimension, of_manifold)| {
             watch.step_done(&format!("layer {layer}: residual stream"))?;
             if let Ok(vocabulary) = &source.vocabulary {
-                sinks::name_tokens(&mut stream.sink, &calibration.windows, vocabulary);
+                sinks::name_tokens(&mut sink, &calibration.windows, vocabulary);
             }
-            all.sinks.layers.push(stream.sink);
-            all.directions.push(stream.direction);
-            all.dimension.layers.push(stream.dimension);
-            all.manifold.layers.push(stream.manifold);
+            sinks.layers.push(sink);
+            directions.push(direction);
+            dimension.layers.push(of_dimension);
+            manifold.layers.push(of_manifold);
             Ok::<_, MakeError>(())
         },
     )?;
-    Ok(all)
+    analysis.sinks = Some(sinks);
+    analysis.dimension = Some(dimension);
+    analysis.manifold = Some(manifold);
+    Ok(directions)
 }
+
+/// The residual stream of a layer, with the direction of its sink.
+type Stream = (SinkLayer, Option<Vec<f64>>, DimensionLayer, ManifoldLayer);
 
 fn stream(calibration: &Calibration, layer: usize) -> Result<Stream, FactoriseError> {
     let stored = &calibration.layers[layer];
@@ -162,12 +145,7 @@ fn stream(calibration: &Calibration, layer: usize) -> Result<Stream, FactoriseEr
     let dimension = dimension::analyse_layer(layer, &moment, &sample, &distances)?;
     drop(moment);
     let manifold = manifold::layer_manifold(layer, stored, &sample, &distances)?;
-    Ok(Stream {
-        sink,
-        direction,
-        dimension,
-        manifold,
-    })
+    Ok((sink, direction, dimension, manifold))
 }
 
 /// Computes the depth sink; one eigendecomposition of model width per layer.

@@ -12,6 +12,7 @@ use super::PassError;
 use super::cache::{
     EntryKind, LOCK, cache_folder, entry_name, is_entry_file, open_entry, remove_files,
 };
+use super::files::cache_error;
 use crate::event::{Event, Progress};
 use crate::options::CalibrationOptions;
 use crate::system::lock;
@@ -85,18 +86,12 @@ impl CacheEntry {
         match lock {
             Ok(file) => Ok(Some(file)),
             Err(error) if complete && kinds.contains(&error.kind()) => Ok(None),
-            Err(error) => Err(PassError::Cache {
-                path: self.path(LOCK),
-                error,
-            }),
+            Err(error) => Err(cache_error(&self.path(LOCK))(error)),
         }
     }
 
     pub(crate) fn clear(&self) -> Result<(), PassError> {
-        remove_files(&self.folder).map_err(|error| PassError::Cache {
-            path: self.folder.path().to_owned(),
-            error,
-        })
+        remove_files(&self.folder, is_entry_file).map_err(cache_error(self.folder.path()))
     }
 
     pub(crate) fn remove_leftovers(&self, needed: &[String]) -> io::Result<()> {

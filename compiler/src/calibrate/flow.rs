@@ -23,8 +23,6 @@ use crate::math::{Algebra, FactoriseError};
 type StreamReader = HashedStream<BufReader<File>>;
 
 trait Pass {
-    fn stage(&self) -> Stage;
-
     fn reweigh(&mut self, factor: f64);
 
     fn check(&self) -> Result<(), FactoriseError>;
@@ -38,22 +36,13 @@ trait Pass {
     ) -> Result<(), ExecError>;
 }
 
-struct Block<'s, 'a> {
-    layer: usize,
-    sums: &'s mut LayerSums<'a>,
-}
-
-impl Pass for Block<'_, '_> {
-    fn stage(&self) -> Stage {
-        Stage::Layer(self.layer)
-    }
-
+impl Pass for LayerSums<'_> {
     fn reweigh(&mut self, factor: f64) {
-        self.sums.reweigh(factor);
+        LayerSums::reweigh(self, factor);
     }
 
     fn check(&self) -> Result<(), FactoriseError> {
-        self.sums.check()
+        LayerSums::check(self)
     }
 
     fn batch(
@@ -62,9 +51,9 @@ impl Pass for Block<'_, '_> {
         position: usize,
         x: &mut [f32],
     ) -> Result<(), ExecError> {
-        self.sums.set_position(position);
-        sequence.block(self.layer, x, self.sums)?;
-        self.sums.add_stream(x);
+        self.set_position(position);
+        sequence.block(self.layer, x, self)?;
+        self.add_stream(x);
         Ok(())
     }
 }
@@ -75,10 +64,6 @@ struct HeadNorm<'s> {
 }
 
 impl Pass for HeadNorm<'_> {
-    fn stage(&self) -> Stage {
-        Stage::Head
-    }
-
     fn reweigh(&mut self, factor: f64) {
         self.sums.reweigh(factor);
     }
@@ -229,8 +214,7 @@ impl<'a> ForwardPass<'a> {
         let written = files.write_stream(layer, |to| {
             let hasher = Hasher::default();
             let mut hashed = HashedStream { to, hasher };
-            let mut block = Block { layer, sums };
-            let passed = self.pass(layer, source, &mut block, Some(&mut hashed));
+            let passed = self.pass(layer, source, sums, Some(&mut hashed));
             outcome = passed.map(|()| hashed.hasher.finish());
             match &outcome {
                 Ok(_) => Ok(()),
@@ -249,7 +233,12 @@ impl<'a> ForwardPass<'a> {
         through: &mut dyn Pass,
         mut to: Option<&mut dyn Write>,
     ) -> Result<(), PassError> {
-        let width = self.model.hyper().width;
+        let (width, layers) = (self.model.hyper().width, self.model.hyper().layers);
+        let stage = if layer < layers {
+            Stage::Layer(layer)
+        } else {
+            Stage::Head
+        };
         let target: PathBuf = self.files.stream_path(layer);
         for (index, window) in self.text.windows().iter().enumerate() {
             if let Some(factor) = self.text.reweigh_factor_at(index) {
@@ -264,13 +253,13 @@ impl<'a> ForwardPass<'a> {
                         .map_err(cache_error(&target))?,
                     None => {
                         let embedded = self.sequence.embed(batch, &mut self.x);
-                        embedded.map_err(|error| self.exec(through.stage(), error))?;
+                        embedded.map_err(|error| self.exec(stage, error))?;
                     }
                 }
                 let done = through.batch(&mut *self.sequence, position, &mut self.x);
-                done.map_err(|error| self.exec(through.stage(), error))?;
+                done.map_err(|error| self.exec(stage, error))?;
                 if !all_finite(&self.x) {
-                    return Err(self.not_finite(through.stage()));
+                    return Err(self.not_finite(stage));
                 }
                 if let Some(to) = &mut to {
                     write_numbers(to, &self.x, &mut self.bytes).map_err(cache_error(&target))?;
@@ -278,7 +267,7 @@ impl<'a> ForwardPass<'a> {
                 position += batch.len();
             }
             let summed = through.check();
-            summed.map_err(|error| self.sums(through.stage(), error))?;
+            summed.map_err(|error| self.sums(stage, error))?;
             self.watch.report(Event::Window);
             self.watch.check_cancelled()?;
         }

@@ -36,7 +36,6 @@ pub use crate::options::{CalibrationOptions, DEFAULT_CONTEXT, DEFAULT_TOKENS};
 use crate::options::{CalibrationText, TextSource};
 use crate::system::{memory, text};
 pub use cache::{cache_folder, remove_entry};
-use contents::CalibrationContents;
 pub use error::{PassError, Stage};
 use files::{CalibrationFiles, FinishedStatistics};
 use flow::ForwardPass;
@@ -345,11 +344,7 @@ impl CalibrationTexts {
         };
         let (mut parts, mut texts, mut held_out) = (Vec::new(), Vec::new(), Vec::new());
         for CalibrationText { source, weight } in &options.texts {
-            let CalibrationContents {
-                text,
-                sha256,
-                left_out,
-            } = CalibrationContents::read(source, &tokenizer)?;
+            let (text, sha256, left_out) = contents::read(source, &tokenizer)?;
             let used = match &options.held_out {
                 Some(_) => windows(source, &text, Some(most))?,
                 None => {

@@ -48,6 +48,8 @@ pub fn sample_windows(extent: TextExtent) -> Vec<usize> {
 /// Statistics of a layer during the forward pass.
 pub struct LayerSums<'a> {
     cpu: &'a Cpu,
+    /// Block index.
+    pub layer: usize,
     /// Inputs of the projections, in the order of [`block_inputs`].
     pub sites: Vec<SiteSums>,
     /// Residual stream after the layer, without the first positions of windows.
@@ -125,6 +127,7 @@ impl<'a> LayerSums<'a> {
         let sites = block_inputs(hyper, layer).into_iter().map(site);
         Ok(LayerSums {
             cpu,
+            layer,
             sites: sites.collect::<Result<_, _>>()?,
             stream: MomentSums::with_algebra(algebra, hyper.width)?,
             sink: MomentSums::new(hyper.width),

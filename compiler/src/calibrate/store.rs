@@ -462,7 +462,7 @@ fn moment_at(file: &[u8], start: usize, order: usize) -> StoredMoment {
     }
 }
 
-fn float32(file: &[u8], at: usize, count: usize) -> Vec<f32> {
+pub(crate) fn float32(file: &[u8], at: usize, count: usize) -> Vec<f32> {
     let numbers = file[at..at + 4 * count].as_chunks::<4>().0.iter();
     numbers.map(|bytes| f32::from_le_bytes(*bytes)).collect()
 }

@@ -9,7 +9,7 @@ use htc_kernels::cpu::Cpu;
 use htc_loader::Model;
 
 use super::block::Block;
-use super::head::{Head, HeadWork, Rows, batch};
+use super::head::{Head, HeadWork, batch};
 use super::pass::{check_finite, require_finite, windows_at_a_time};
 use super::scales::{Scale, Scales};
 use super::values::{ValueGradients, Values};
@@ -118,15 +118,9 @@ impl Passes<'_> {
 }
 
 fn embed(model: &Model, tokens: &[u32]) -> Result<Vec<f32>, PassError> {
-    let hyper = model.hyper();
     let embedding = Stored::new(model.file(), MatrixId::Embedding.weight())?;
-    let mut x = vec![0.0; tokens.len() * hyper.width];
-    for (x, &token) in x.chunks_exact_mut(hyper.width.max(1)).zip(tokens) {
-        let token = token as usize;
-        embedding.rows(token..token + 1, x)?;
-        let scale = hyper.forward.embedding_scale.unwrap_or(1.0);
-        x.iter_mut().for_each(|x| *x *= scale);
-    }
+    let mut x = vec![0.0; tokens.len() * model.hyper().width];
+    embedding.look_up(tokens, &mut x)?;
     Ok(x)
 }
 

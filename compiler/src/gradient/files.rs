@@ -9,7 +9,7 @@ use htc_formats::map::MappedFile;
 use htc_formats::model::{HyperParameters, ModelSpec};
 use htc_loader::Model;
 
-use super::store::{Content, StoredOutputs};
+use super::store::{StoredOutputs, block_numbers};
 use crate::calibrate::PassError;
 use crate::calibrate::entry::CacheEntry;
 use crate::calibrate::store::{Identity, open_sealed, sealed_bytes, write_sealed};
@@ -105,11 +105,12 @@ impl<'a> Files<'a> {
         let hyper = self.hyper;
         match name {
             Name::Stream(_) | Name::Gradient(_) => self.positions.saturating_mul(hyper.width),
-            Name::Outputs(layer) if layer < hyper.layers => {
-                Content::Layer(layer).numbers(hyper, self.spec)
-            }
-            Name::Outputs(_) => Content::Head.numbers(hyper, self.spec),
-            Name::Embedding => Content::Embedding.numbers(hyper, self.spec),
+            Name::Outputs(layer) => match self.spec.blocks.get(layer) {
+                Some(block) => block.projections().map(|p| block_numbers(p.rows)).sum(),
+                None => hyper.vocabulary,
+            },
+            // Second moment and token shares.
+            Name::Embedding => block_numbers(hyper.width) + hyper.vocabulary,
         }
     }
 

@@ -9,7 +9,7 @@ use htc_kernels::cpu::Cpu;
 use htc_loader::Model;
 
 use super::files::{Files, Name, Stage};
-use super::head::{Head, HeadWork, Rows};
+use super::head::{Head, HeadWork};
 use super::shares::{ExpertShares, LayerOutput};
 use super::store::{write_means, write_sums};
 use super::sums::OutputSums;
@@ -136,20 +136,8 @@ impl<'a> Pass<'a> {
         match source {
             Source::File(file) => read_numbers(file, &positions, width, &mut self.x),
             Source::Tokens(embedding) => {
-                let scale = self
-                    .blocks
-                    .model
-                    .hyper()
-                    .forward
-                    .embedding_scale
-                    .unwrap_or(1.0);
                 self.x.resize(positions.len() * width, 0.0);
-                let tokens = self.text.windows().tokens_at(positions);
-                for (x, &token) in self.x.chunks_exact_mut(width.max(1)).zip(tokens) {
-                    let token = token as usize;
-                    embedding.rows(token..token + 1, x)?;
-                    x.iter_mut().for_each(|x| *x *= scale);
-                }
+                embedding.look_up(self.text.windows().tokens_at(positions), &mut self.x)?;
             }
         }
         Ok(())

@@ -43,6 +43,18 @@ impl<'a> Stored<'a> {
             .or_else(|_| Stored::new(file, MatrixId::Embedding.weight()))
     }
 
+    /// Writes the scaled rows of an embedding that tokens look up to `x [tokens, width]`.
+    pub fn look_up(&self, tokens: &[u32], x: &mut [f32]) -> Result<(), PassError> {
+        let hyper = &self.file.hyper;
+        let scale = hyper.forward.embedding_scale.unwrap_or(1.0);
+        for (x, &token) in x.chunks_exact_mut(hyper.width.max(1)).zip(tokens) {
+            let token = token as usize;
+            self.rows(token..token + 1, x)?;
+            x.iter_mut().for_each(|x| *x *= scale);
+        }
+        Ok(())
+    }
+
     fn matrix<T: Number>(&self, pool: &Pool) -> Result<Matrix<T>, PassError> {
         let (rows, cols) = (self.tensor.rows, self.tensor.cols);
         let mut values = vec![T::default(); rows * cols];
@@ -52,8 +64,6 @@ impl<'a> Stored<'a> {
 }
 
 impl<T: Number> Rows<T> for Stored<'_> {
-    type Error = PassError;
-
     fn rows(&self, rows: Range<usize>, out: &mut [T]) -> Result<(), PassError> {
         self.numbers(self.tensor, rows.clone(), |of, number| *of = number, out)?;
         match self.refinement {
@@ -136,8 +146,6 @@ impl<'a, T: Number> AnyHead<'a, T> {
 }
 
 impl<T: Number> Rows<T> for AnyHead<'_, T> {
-    type Error = PassError;
-
     fn rows(&self, rows: Range<usize>, out: &mut [T]) -> Result<(), PassError> {
         let (base, a, b) = match self {
             AnyHead::Dense(matrix) => return matrix.rows(rows, out),

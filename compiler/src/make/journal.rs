@@ -56,15 +56,11 @@ impl<T> Default for ResumeState<T> {
 /// An artifact in a work folder, complete or unfinished.
 #[derive(Clone, Copy, Debug)]
 pub struct Artifact<'a> {
-    work: &'a WorkFolder,
-    key: Digest,
+    pub(super) work: &'a WorkFolder,
+    pub(super) key: Digest,
 }
 
 impl<'a> Artifact<'a> {
-    pub(super) fn new(work: &'a WorkFolder, key: Digest) -> Self {
-        Artifact { work, key }
-    }
-
     fn name(&self, suffix: &str) -> OsString {
         format!("{}.{suffix}", self.key).into()
     }

@@ -9,7 +9,7 @@ use htc_formats::folder::{Folder, UNFINISHED_SUFFIX};
 use thiserror::Error;
 
 use crate::calibrate::cache;
-use crate::make::work::{IdleWorkFolder, is_older};
+use crate::make::work::{idle_work_folders, is_older};
 
 /// Younger ones may still be written to.
 const UNFINISHED_AGE: Duration = Duration::from_secs(60 * 60);
@@ -79,7 +79,7 @@ pub fn clean(request: &CleanRequest, mut tell: impl FnMut(&Leftover)) -> Result<
             error,
         };
         let folder = Folder::open(path).map_err(failed)?;
-        for found in IdleWorkFolder::all(&folder).map_err(failed)? {
+        for found in idle_work_folders(&folder).map_err(failed)? {
             let place = path.join(&found.name);
             done(place, found.bytes, found.modified, &|| {
                 found.remove(&folder)
@@ -100,13 +100,15 @@ pub fn clean(request: &CleanRequest, mut tell: impl FnMut(&Leftover)) -> Result<
         }
     }
     for path in cache {
-        let found = cache::idle_entries(path).map_err(|error| CleanError {
+        let failed = |error| CleanError {
             path: path.clone(),
             error,
-        })?;
-        for found in found {
-            done(found.path.clone(), found.bytes, found.modified, &|| {
-                found.remove()
+        };
+        let folder = Folder::open(path).map_err(failed)?;
+        for found in cache::idle_entries(&folder).map_err(failed)? {
+            let place = path.join(&found.name);
+            done(place, found.bytes, found.modified, &|| {
+                found.remove(&folder)
             });
         }
     }

@@ -139,10 +139,7 @@ fn compute_unchecked_ratio(
             let ranks = ranks.iter().cycle().take(units.len());
             (ranks.copied().map(Decision::rank).collect(), Vec::new())
         }
-        None => {
-            let allocated = allocate::allocate(hyper, &request, &units, evidence)?;
-            (allocated.decisions, allocated.notes)
-        }
+        None => allocate::allocate(hyper, &request, &units, evidence)?,
     };
     let decided = units.into_iter().zip(decisions);
     let mut units: Vec<UnitPlan> = decided

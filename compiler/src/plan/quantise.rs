@@ -15,7 +15,8 @@ use super::unit::{UnitMatrix, UnitPlan, is_router, projections};
 use crate::options::DenseType;
 
 use super::{
-    Budget, Evidence, LossCurve, Plan, PlanError, PlanRequest, SharedLossCurve, SourceTypes,
+    Budget, Evidence, LossCurve, LossPoint, Plan, PlanError, PlanRequest, SharedLossCurve,
+    SourceTypes,
 };
 
 /// Returns all matrices that a model stores, in the order of execution.
@@ -237,13 +238,24 @@ pub fn single_type_plan(
         let form = found.map_or(MatrixForm::Unchanged, |choice| choice.form);
         UnitPlan::new(vec![member], form)
     });
-    let units: Vec<UnitPlan> = units.collect();
+    let plan = plan_of_changed(hyper, request, units.collect(), &source_type)?;
+    Ok(plan.map(|mut plan| {
+        plan.expected_loss = Some(lost);
+        (plan, lost)
+    }))
+}
+
+/// Returns the plan of these units; `None` if all of them stay as in the source.
+fn plan_of_changed(
+    hyper: &HyperParameters,
+    request: PlanRequest,
+    units: Vec<UnitPlan>,
+    source_type: &impl SourceTypes,
+) -> Result<Option<Plan>, PlanError> {
     if units.iter().all(|unit| unit.form == MatrixForm::Unchanged) {
         return Ok(None);
     }
-    let mut plan = super::validated(hyper, request, units, Vec::new(), &source_type)?;
-    plan.expected_loss = Some(lost);
-    Ok(Some((plan, lost)))
+    super::validated(hyper, request, units, Vec::new(), source_type).map(Some)
 }
 
 /// Returns the plan with every matrix in one block type, without measurements. Matrices that would
@@ -266,11 +278,7 @@ pub fn single_block_type_plan(
         };
         UnitPlan::new(members, form)
     });
-    let units: Vec<UnitPlan> = units.collect();
-    if units.iter().all(|unit| unit.form == MatrixForm::Unchanged) {
-        return Ok(None);
-    }
-    super::validated(hyper, request, units, Vec::new(), &source_type).map(Some)
+    plan_of_changed(hyper, request, units.collect(), &source_type)
 }
 
 fn has_type(form: &MatrixForm, dense: DenseType) -> bool {
@@ -319,33 +327,32 @@ pub fn losses<'a>(
 
 fn candidate_forms(member: &UnitMatrix, curves: &[LossCurve]) -> Vec<Candidate> {
     let members = std::slice::from_ref(member);
-    let of = |form: MatrixForm, loss| Candidate {
-        bytes: form.bytes(members),
-        form,
-        loss,
-    };
     let measured = curve_of(curves, member.matrix);
-    let points = measured.map_or(&[][..], |curve| &curve.points);
-    let new = |form: &MatrixForm| !matches!(form, MatrixForm::Dense { weight } if *weight == member.source_type);
-    let dense = points
-        .iter()
-        .filter(|point| new(&point.form) && point.loss.is_finite())
-        .map(|point| of(point.form.clone(), point.loss.max(0.0)));
-    dense.chain([of(MatrixForm::Unchanged, 0.0)]).collect()
+    let mut all = candidates(member, measured.map_or(&[], |curve| &curve.points));
+    all.retain(
+        |of| !matches!(of.form, MatrixForm::Dense { weight } if weight == member.source_type),
+    );
+    all.push(Candidate {
+        bytes: MatrixForm::Unchanged.bytes(members),
+        form: MatrixForm::Unchanged,
+        loss: 0.0,
+    });
+    all
 }
 
 fn intermediate_forms(member: &UnitMatrix, curves: &[LossCurve]) -> Vec<Candidate> {
-    let members = std::slice::from_ref(member);
     let measured = curve_of(curves, member.matrix);
-    let points = measured.map_or(&[][..], |curve| &curve.intermediate).iter();
-    let finite = points.filter(|point| point.loss.is_finite());
-    finite
-        .map(|point| Candidate {
-            bytes: point.form.bytes(members),
-            form: point.form.clone(),
-            loss: point.loss.max(0.0),
-        })
-        .collect()
+    candidates(member, measured.map_or(&[], |curve| &curve.intermediate))
+}
+
+fn candidates(member: &UnitMatrix, points: &[LossPoint]) -> Vec<Candidate> {
+    let finite = points.iter().filter(|point| point.loss.is_finite());
+    let candidate = |point: &LossPoint| Candidate {
+        bytes: point.form.bytes(std::slice::from_ref(member)),
+        form: point.form.clone(),
+        loss: point.loss.max(0.0),
+    };
+    finite.map(candidate).collect()
 }
 
 fn pareto_forms(member: &UnitMatrix, curves: &[LossCurve]) -> Vec<Candidate> {

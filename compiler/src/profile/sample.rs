@@ -15,7 +15,7 @@ use crate::math::{
 };
 use crate::options::EffortSettings;
 use crate::order::{ChannelPermutation, PermutedSource, permuted, permuted_lower};
-use crate::unit::MakeError;
+use crate::unit::{MakeError, encode};
 
 /// Cost of errors `e_i` of rows, in nats per token: `Σ_i h_i f(e_i C e_iᵀ)`, with `f(q) = q / 2`
 /// for small errors.
@@ -172,15 +172,7 @@ impl RowSample {
         for (&row, values) in indices.iter().zip(values.chunks_mut(cols.max(1))) {
             let decoded = source.decode(tensor, row..row + 1, values);
             decoded.map_err(|error| MakeError::of_tensor(&tensor.name, error))?;
-            if let Some(at) = values.iter().position(|value| !value.is_finite()) {
-                let (row, col) = source.source_position(tensor, row, at);
-                return Err(MakeError::NotFinite {
-                    tensor: tensor.name.clone(),
-                    row,
-                    col,
-                    value: values[at],
-                });
-            }
+            encode::check_finite(source, tensor, values, row)?;
         }
         Ok(RowSample {
             rows,

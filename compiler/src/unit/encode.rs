@@ -15,6 +15,7 @@ use super::{
     Factors, MakeError, ModelTreatment, Norm, UnitMeasurements, classes, factorise_error,
     input_of_unit, outputs,
 };
+use crate::calibrate::CalibratedInput;
 use crate::codes::{self, BlockCoder};
 use crate::math::codes::{ColumnEnergies, QuantisationGuide, RowFeedback, TileCoder};
 use crate::math::{
@@ -34,24 +35,16 @@ pub(super) fn dense(
     dtype: DType,
     treatment: &ModelTreatment,
 ) -> Result<Factors, MakeError> {
-    let matrix = unit.members.first().map(|member| member.matrix);
-    let feedback = match input_of_unit(source, unit).filter(|_| codes::has_feedback(dtype)) {
-        Some(place) => treatment.feedback(place, treatment.damping(matrix)),
-        None => Ok(None),
-    };
+    let place = input_of_unit(source, unit);
+    let with_feedback = place.filter(|_| codes::has_feedback(dtype));
     let code = DenseEncoding {
         dtype,
-        feedback: feedback.map_err(|error| factorise_error(source, &unit.members, 0, error))?,
+        feedback: column_feedback(source, unit, with_feedback, treatment)?,
         sweeps: treatment.effort.settings().sweeps,
     };
     encode_members(source, unit, treatment, |member, moment| {
         let rows = match code.feedback {
-            Some(_) => outputs::row_feedback(
-                source,
-                member.matrix,
-                input_of_unit(source, unit),
-                treatment,
-            )?,
+            Some(_) => outputs::row_feedback(source, member.matrix, place, treatment)?,
             None => None,
         };
         encode(source, member, &code, rows.as_ref(), moment)
@@ -64,19 +57,10 @@ pub(super) fn column_groups(
     layout: &CodeLayout,
     treatment: &ModelTreatment,
 ) -> Result<Factors, MakeError> {
-    let matrix = unit.members.first().map(|member| member.matrix);
-    let feedback = match input_of_unit(source, unit) {
-        Some(place) => treatment.feedback(place, treatment.damping(matrix)),
-        None => Ok(None),
-    };
-    let feedback = feedback.map_err(|error| factorise_error(source, &unit.members, 0, error))?;
+    let place = input_of_unit(source, unit);
+    let feedback = column_feedback(source, unit, place, treatment)?;
     encode_members(source, unit, treatment, |member, moment| {
-        let rows = outputs::row_feedback(
-            source,
-            member.matrix,
-            input_of_unit(source, unit),
-            treatment,
-        )?;
+        let rows = outputs::row_feedback(source, member.matrix, place, treatment)?;
         let guide = QuantisationGuide {
             columns: feedback.as_deref(),
             rows: rows.as_ref(),
@@ -90,7 +74,6 @@ pub(super) fn column_groups(
                 encode_column_groups(&rows, codes, guide, moment)
             }
             CodeLayout::Classes(of) => {
-                let place = input_of_unit(source, unit);
                 let matrix = member.matrix;
                 let costs = classes::row_costs(source, tensor, matrix, place, treatment)?;
                 let costs = costs.ok_or_else(|| MakeError::NoCosts {
@@ -100,6 +83,25 @@ pub(super) fn column_groups(
             }
         }
     })
+}
+
+/// Returns the error feedback of a unit's columns, which read the input `place`.
+fn column_feedback(
+    source: &PermutedSource<'_>,
+    unit: &UnitPlan,
+    place: Option<CalibratedInput>,
+    treatment: &ModelTreatment,
+) -> Result<Option<Arc<ErrorFeedback>>, MakeError> {
+    let matrix = unit.members.first().map(|member| member.matrix);
+    let feedback = place.map(|place| treatment.feedback(place, treatment.damping(matrix)));
+    let feedback = feedback.transpose();
+    let feedback = feedback.map_err(|error| factorise_error(source, &unit.members, 0, error))?;
+    Ok(feedback.flatten())
+}
+
+fn add_energies(sums: &mut [ErrorEnergies; 2], lost: [ErrorEnergies; 2]) {
+    let pairs = sums.iter_mut().zip(lost);
+    pairs.for_each(|(sum, lost)| *sum += lost);
 }
 
 fn encode_members(
@@ -207,9 +209,7 @@ fn encode(
             });
         }
         let lost = error_energies(weight, &stored, moment);
-        sums.iter_mut()
-            .zip(lost)
-            .for_each(|(sum, lost)| *sum += lost);
+        add_energies(&mut sums, lost);
     }
     Ok((bytes, sums))
 }
@@ -292,9 +292,7 @@ fn encode_classes(
         };
         let (bytes, lost) = encode_column_groups(&rows, &class.codes, guide, moment)?;
         parts.push(bytes);
-        sums.iter_mut()
-            .zip(lost)
-            .for_each(|(sum, lost)| *sum += lost);
+        add_energies(&mut sums, lost);
     }
     Ok((of.pack(&of_rows, &parts), sums))
 }
@@ -359,9 +357,7 @@ fn encode_column_groups(
             read.map_err(|error| refused(error.into()))?;
         }
         let lost = self::error_energies(as_weight(&values, cols), &stored, moment);
-        sums.iter_mut()
-            .zip(lost)
-            .for_each(|(sum, lost)| *sum += lost);
+        add_energies(&mut sums, lost);
     }
     Ok((bytes, sums))
 }
@@ -374,7 +370,8 @@ fn as_weight(values: &[f32], cols: usize) -> Weight<'_> {
     }
 }
 
-fn check_finite(
+/// Checks that values of a tensor from a row on are finite.
+pub(crate) fn check_finite(
     source: &PermutedSource<'_>,
     tensor: &ModelTensor,
     values: &[f32],

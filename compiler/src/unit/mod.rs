@@ -1,7 +1,7 @@
 //! Turns one unit of the plan into stored tensors with measured errors.
 
 pub(crate) mod classes;
-mod encode;
+pub(crate) mod encode;
 mod factor;
 pub mod kv_bases;
 mod outputs;
