@@ -172,23 +172,14 @@ impl CandidateEvaluator<'_> {
 
 impl fmt::Display for Tuning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Tuning {
-            asked,
-            taken,
-            kept,
-            numbers,
-            trace: _,
-            kl_before,
-            kl_after,
-            without_code,
-        } = self;
-        if let Some(why) = without_code {
+        let (asked, taken, kl_before) = (self.asked, self.taken, self.kl_before);
+        if let Some(why) = &self.without_code {
             return write!(
                 f,
                 "scales stay as they were: what {taken} of {asked} steps found cannot be stored (KL {kl_before:.5}; {why})"
             );
         }
-        match (kept, kl_after) {
+        match (self.kept, self.kl_after) {
             (0, None) => write!(
                 f,
                 "scales stay as they were: {taken} of {asked} steps gained nothing (KL {kl_before:.5})"
@@ -199,8 +190,9 @@ impl fmt::Display for Tuning {
             ),
             (kept, after) => write!(
                 f,
-                "{numbers} scales of norms and rows, {kept} of {asked} steps: KL {kl_before:.5} -> {:.5} on the held-out windows that decide",
-                after.unwrap_or(*kl_before)
+                "{} scales of norms and rows, {kept} of {asked} steps: KL {kl_before:.5} -> {:.5} on the held-out windows that decide",
+                self.numbers,
+                after.unwrap_or(kl_before)
             ),
         }
     }

@@ -11,13 +11,6 @@ use crate::system::ordered;
 
 const ROWS: usize = 64;
 
-struct Contributions {
-    stream: Vec<f64>,
-    /// Of the hidden layer, or of that of each expert.
-    hidden: Vec<Vec<f64>>,
-    heads: Vec<f64>,
-}
-
 impl ChannelPermutation {
     /// Computes the permutation: inputs sorted by their contribution to the outputs, `E[x_j²]
     /// ‖w_j‖²` for input `j` and its column `w_j`, largest first. Matrices that read the stream
@@ -49,14 +42,10 @@ impl ChannelPermutation {
                 contributions(source, calibration, layer, &spec.blocks[layer])
                     .map_err(MakeError::with_source_path(source))
             },
-            |layer, found| {
+            |layer, (of_stream, permutation)| {
                 watch.step_done(&format!("order of layer {layer}"))?;
-                add(&mut stream, &found.stream);
-                layers.push(LayerPermutation::from_contributions(
-                    hyper,
-                    &found.hidden,
-                    &found.heads,
-                ));
+                add(&mut stream, &of_stream);
+                layers.push(permutation);
                 Ok::<(), MakeError>(())
             },
         )?;
@@ -75,12 +64,13 @@ impl ChannelPermutation {
     }
 }
 
+/// Returns the contributions of the stream's channels, and the permutation of the others.
 fn contributions(
     source: &ModelFile,
     calibration: &Calibration,
     layer: usize,
     block: &BlockSpec,
-) -> Result<Contributions, MakeError> {
+) -> Result<(Vec<f64>, LayerPermutation), MakeError> {
     let width = source.hyper.width;
     let [mut attention, mut ffn] = [vec![0.0; width], vec![0.0; width]];
     let (mut hidden, mut heads) = (Vec::new(), Vec::new());
@@ -107,11 +97,8 @@ fn contributions(
     }
     let mut stream = divide_by_mean(attention);
     add(&mut stream, &divide_by_mean(ffn));
-    Ok(Contributions {
-        stream,
-        hidden,
-        heads,
-    })
+    let permutation = LayerPermutation::from_contributions(&source.hyper, &hidden, &heads);
+    Ok((stream, permutation))
 }
 
 /// Non-finite values are reported by the coder.

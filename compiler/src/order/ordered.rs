@@ -150,10 +150,8 @@ impl<'a> PermutedSource<'a> {
         rows: Range<usize>,
         values: &mut [f32],
     ) -> Result<(), CodecError> {
-        let AxisPermutations {
-            rows: of_rows,
-            cols: of_cols,
-        } = self.axes(tensor);
+        let axes = self.axes(tensor);
+        let (of_rows, of_cols) = (axes.rows, axes.cols);
         let bytes = self.file.bytes(tensor);
         let row_bytes = tensor.dtype.row_bytes(tensor.cols).unwrap_or(0);
         if of_rows.is_none() && of_cols.is_none() {

@@ -43,6 +43,7 @@ pub use evidence::{
 };
 pub use form::{MatrixForm, StoredForm};
 pub(crate) use kind::MAX_ASPECT;
+pub(crate) use knapsack::retain_falling;
 pub use quantise::{losses, matrices, pareto_sums_of, single_block_type_plan, single_type_plan};
 pub use refine::{Refinement, choose_refinements, refinable_matrices};
 pub use sources::{ModelFileTypes, SourceTypes};

@@ -52,11 +52,8 @@ impl LowRankSummary {
         };
         self.candidates += 1;
         self.evaluated += usize::from(found < MARGIN);
-        if self
-            .closest
-            .as_ref()
-            .is_none_or(|(_, least)| found < *least)
-        {
+        let closest = self.closest.as_ref();
+        if closest.is_none_or(|(_, least)| found < *least) {
             self.closest = Some((plan::label(members), found));
         }
     }
@@ -64,11 +61,7 @@ impl LowRankSummary {
 
 impl fmt::Display for LowRankSummary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let LowRankSummary {
-            candidates,
-            evaluated,
-            ..
-        } = self;
+        let (evaluated, candidates) = (self.evaluated, self.candidates);
         write!(
             f,
             "low rank: evaluated {evaluated} of {candidates} candidates"
@@ -201,12 +194,7 @@ impl EnergySpectrum {
             }
         }
         best.sort_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)));
-        let mut least = f64::INFINITY;
-        best.retain(|(_, bound, _)| {
-            let better = *bound < least;
-            least = least.min(*bound);
-            better
-        });
+        plan::retain_falling(&mut best, |(_, bound, _)| *bound);
         Some(LowRankCandidates {
             forms: best.into_iter().map(|(_, _, form)| form).collect(),
             closest,

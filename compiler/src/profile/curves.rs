@@ -199,21 +199,15 @@ fn matrix_curve(
     inputs: CurveInputs<'_>,
     member: &UnitMatrix,
 ) -> Result<(LossCurve, Option<f64>), MakeError> {
-    let CurveInputs {
-        source,
-        treatment,
-        codes,
-        ..
-    } = inputs;
+    let (source, treatment, codes) = (inputs.source, inputs.treatment, inputs.codes);
     let matrix = member.matrix;
     let read = MatrixCosts::new(inputs, member)?;
     let (tensor, place) = (read.tensor, read.place);
-    let feedback = match place {
-        Some(place) => treatment
-            .feedback(place, crate::codes::damping(Some(matrix)))
-            .map_err(|error| MakeError::of_tensor(&tensor.name, error))?,
-        None => None,
-    };
+    let damping = crate::codes::damping(Some(matrix));
+    let feedback = place.map(|place| treatment.feedback(place, damping));
+    let feedback = feedback.transpose();
+    let feedback = feedback.map_err(|error| MakeError::of_tensor(&tensor.name, error))?;
+    let feedback = feedback.flatten();
     let effort = treatment.effort.settings();
     let sample = read.sample(inputs, effort)?;
     let mut points = Vec::new();

@@ -137,23 +137,17 @@ impl SideBases {
 
     fn finish(self) -> Result<[(Role, Vec<u8>); 2], MakeError> {
         Ok([
-            (
-                self.basis,
-                encode_tensor(self.basis, BASIS, &self.components)?,
-            ),
-            (
-                self.energies,
-                encode_tensor(self.energies, ENERGIES, &self.parts)?,
-            ),
+            encode_tensor(self.basis, BASIS, &self.components)?,
+            encode_tensor(self.energies, ENERGIES, &self.parts)?,
         ])
     }
 }
 
-fn encode_tensor(role: Role, dtype: DType, values: &[f32]) -> Result<Vec<u8>, MakeError> {
+fn encode_tensor(role: Role, dtype: DType, values: &[f32]) -> Result<(Role, Vec<u8>), MakeError> {
     let mut bytes = vec![0; values.len() * dtype.block_bytes()];
     let encoded = block::encode(dtype, values, &mut bytes);
     encoded.map_err(|error| MakeError::of_tensor(&role.to_string(), error))?;
-    Ok(bytes)
+    Ok((role, bytes))
 }
 
 /// Rounds a number to the 11 significant bits of f16, half to even. Valid for magnitudes of normal

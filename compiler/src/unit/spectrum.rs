@@ -29,12 +29,20 @@ pub fn unit_singular_values(
         })
     });
     let gauge = gauge.transpose().map_err(failed(0))?.unwrap_or_default();
-    let algebra = treatment.algebra;
-    match (shared, &weights[..], &*gauge) {
-        (false, &[weight], Gauge::None) => singular_values(weight, algebra).map_err(failed(0)),
+    let found = singular_values_under(&gauge, &weights, shared, treatment.algebra);
+    found.map_err(failed(0))
+}
+
+fn singular_values_under(
+    gauge: &Gauge,
+    weights: &[Weight<'_>],
+    shared: bool,
+    algebra: &dyn Algebra,
+) -> Result<Vec<f64>, FactoriseError> {
+    match (shared, weights, gauge) {
+        (false, &[weight], Gauge::None) => singular_values(weight, algebra),
         (_, weights, Gauge::None) => {
-            let weighting = BasisWeighting::Normalised;
-            shared_singular_values(weights, weighting, algebra).map_err(failed(0))
+            shared_singular_values(weights, BasisWeighting::Normalised, algebra)
         }
         (false, &[weight], gauge) => {
             let options = LowRankOptions {
@@ -43,8 +51,7 @@ pub fn unit_singular_values(
                 algebra,
                 ..LowRankOptions::default()
             };
-            let found = low_rank_with(weight, 1, &options).map_err(failed(0))?;
-            Ok(found.singular_values)
+            Ok(low_rank_with(weight, 1, &options)?.singular_values)
         }
         (_, weights, gauge) => {
             let options = BasisOptions {
@@ -52,7 +59,7 @@ pub fn unit_singular_values(
                 algebra,
                 ..BasisOptions::default()
             };
-            let found = shared_basis_with(weights, 1, &options).map_err(failed(0))?;
+            let found = shared_basis_with(weights, 1, &options)?;
             Ok(found.eigenvalues.into_iter().map(f64::sqrt).collect())
         }
     }
