@@ -19,7 +19,6 @@ pub use record::Analysis;
 use crate::calibrate::Calibration;
 use crate::event::{Event, Measurement, Progress};
 use crate::math::{Algebra, FactoriseError, Host};
-use crate::system::ordered;
 use crate::system::show::file_name;
 use crate::unit::MakeError;
 use record::{
@@ -44,8 +43,7 @@ pub fn analyse(
     threads: usize,
     watch: Progress,
 ) -> Result<Analysis, MakeError> {
-    let AnalysisInput { source, .. } = subject;
-    let calibration = subject.calibration;
+    let (source, calibration) = (subject.source, subject.calibration);
     let units = spectra::units(source);
     let layers = source.hyper.layers;
     let steps = units.len() + calibration.map_or(0, |_| 2 * layers);
@@ -106,23 +104,21 @@ fn add_streams(
     let mut directions = Vec::with_capacity(layers);
     let (mut sinks, mut dimension) = (sinks::empty(), dimension::empty());
     let mut manifold = manifold::empty();
-    ordered::for_each(
+    let streams = watch.run_steps(
         threads,
         layers,
-        layers,
+        |layer| format!("layer {layer}: residual stream"),
         |layer| stream(calibration, layer).map_err(statistics(source, layer)),
-        |layer, (mut sink, direction, of_dimension, of_manifold)| {
-            watch.step_done(&format!("layer {layer}: residual stream"))?;
-            if let Ok(vocabulary) = &source.vocabulary {
-                sinks::name_tokens(&mut sink, &calibration.windows, vocabulary);
-            }
-            sinks.layers.push(sink);
-            directions.push(direction);
-            dimension.layers.push(of_dimension);
-            manifold.layers.push(of_manifold);
-            Ok::<_, MakeError>(())
-        },
     )?;
+    for (mut sink, direction, of_dimension, of_manifold) in streams {
+        if let Ok(vocabulary) = &source.vocabulary {
+            sinks::name_tokens(&mut sink, &calibration.windows, vocabulary);
+        }
+        sinks.layers.push(sink);
+        directions.push(direction);
+        dimension.layers.push(of_dimension);
+        manifold.layers.push(of_manifold);
+    }
     analysis.sinks = Some(sinks);
     analysis.dimension = Some(dimension);
     analysis.manifold = Some(manifold);
@@ -162,22 +158,14 @@ pub fn depth_sink(
         return Ok(depth::depth_sink(&[], 0, Vec::new()));
     };
     let whole = depth::CumulatedCovariance::new(all, algebra).map_err(statistics(source, last))?;
-    let mut curve = Vec::with_capacity(layers);
-    ordered::for_each(
+    let curve = watch.run_steps(
         threads,
         layers,
-        layers,
+        |layer| format!("layer {layer}: depth"),
         |layer| {
-            let explained = match depth::cumulated_up_to(calibration, layer) {
-                Some(part) => whole.explained(part, algebra),
-                None => Ok(0.0),
-            };
+            let part = depth::cumulated_up_to(calibration, layer);
+            let explained = part.map_or(Ok(0.0), |part| whole.explained(part, algebra));
             explained.map_err(statistics(source, layer))
-        },
-        |layer, explained| {
-            watch.step_done(&format!("layer {layer}: depth"))?;
-            curve.push(explained);
-            Ok::<_, MakeError>(())
         },
     )?;
     let weights = calibration.layers.iter();
@@ -210,27 +198,24 @@ impl Weights<'_> {
         let gauges = spectra::Gauges::new(self.calibration);
         let mut spectra = spectra::empty();
         let failed = MakeError::with_source_path(self.source);
-        ordered::for_each(
+        let all = watch.run_steps(
             threads,
             units.len(),
-            units.len(),
+            |index| units[index].label(),
             |index| {
                 let unit = &units[index];
                 let sink = self.sink(unit.layer).map_err(&failed)?;
                 spectra::unit_spectra(self.source, unit, &gauges, sink.as_deref()).map_err(&failed)
             },
-            |index, found| {
-                let unit = &units[index];
-                watch.step_done(&unit.label())?;
-                spectra.projections.extend(found.projections);
-                spectra.groups.extend(found.group);
-                let sink = sinks.as_mut().and_then(|sinks| sinks.get_mut(unit.layer));
-                if let Some(sink) = sink {
-                    sink.coverage.extend(found.coverage);
-                }
-                Ok::<_, MakeError>(())
-            },
         )?;
+        for (unit, found) in units.iter().zip(all) {
+            spectra.projections.extend(found.projections);
+            spectra.groups.extend(found.group);
+            let sink = sinks.as_mut().and_then(|sinks| sinks.get_mut(unit.layer));
+            if let Some(sink) = sink {
+                sink.coverage.extend(found.coverage);
+            }
+        }
         Ok(spectra)
     }
 

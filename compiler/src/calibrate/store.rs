@@ -136,8 +136,7 @@ pub fn write_layer(
     sums: &LayerSums,
 ) -> io::Result<()> {
     write_sealed(folder, name, identity, stream, |to| {
-        let heads = sums.heads.iter();
-        let heads = heads.flat_map(|head| [&head.queries, &head.keys, &head.values]);
+        let heads = sums.heads.iter().flatten();
         experts::for_each_moment(&sums.sites, |moment| {
             write_moment(to, moment.count, &moment.mean, &moment.second)
         })?;

@@ -456,17 +456,16 @@ fn search_axioms(
         .filter(|&layer| is_needed(layer))
         .collect();
     watch.report(Event::Measuring(Measurement::Gauges, layers.len()));
-    ordered::for_each(
+    watch.run_steps(
         threads,
         layers.len(),
-        layers.len(),
+        |index| format!("layer {}", layers[index]),
         |index| {
-            let layer = layers[index];
-            let found = treatment.axiom(layer).map(|_| ());
+            let found = treatment.axiom(layers[index]).map(|_| ());
             found.map_err(MakeError::with_source_path(source))
         },
-        |index, ()| Ok(watch.step_done(&format!("layer {}", layers[index]))?),
-    )
+    )?;
+    Ok(())
 }
 
 /// Computes the spectra of all layers from the tensors in the unfinished file. They do not depend

@@ -7,7 +7,6 @@ use htc_formats::source::ModelFile;
 use super::{ChannelPermutation, LayerPermutation, MakeError};
 use crate::calibrate::{CalibratedInput, Calibration};
 use crate::event::{Event, Measurement, Progress};
-use crate::system::ordered;
 
 const ROWS: usize = 64;
 
@@ -29,26 +28,21 @@ impl ChannelPermutation {
     ) -> Result<ChannelPermutation, MakeError> {
         let (hyper, spec) = (&source.hyper, source.spec());
         let mut stream = vec![0.0; hyper.width];
-        let mut layers = Vec::with_capacity(hyper.layers);
         watch.report(Event::Measuring(
             Measurement::ChannelPermutation,
             hyper.layers,
         ));
-        ordered::for_each(
+        let found = watch.run_steps(
             threads,
             spec.blocks.len(),
-            spec.blocks.len(),
+            |layer| format!("order of layer {layer}"),
             |layer| {
                 contributions(source, calibration, layer, &spec.blocks[layer])
                     .map_err(MakeError::with_source_path(source))
             },
-            |layer, (of_stream, permutation)| {
-                watch.step_done(&format!("order of layer {layer}"))?;
-                add(&mut stream, &of_stream);
-                layers.push(permutation);
-                Ok::<(), MakeError>(())
-            },
         )?;
+        let (of_layers, layers): (Vec<Vec<f64>>, _) = found.into_iter().unzip();
+        of_layers.iter().for_each(|part| add(&mut stream, part));
         let head = match source.tensor(Role::Output) {
             Some(_) => Role::Output,
             None => Role::TokenEmbedding,

@@ -16,7 +16,6 @@ use crate::math::{FactoriseError, SecondMoment};
 use crate::options::{CodeKinds, EffortSettings};
 use crate::order::PermutedSource;
 use crate::plan::{self, LossCurve, LossPoint, MatrixForm, SharedLossCurve, UnitMatrix};
-use crate::system::ordered;
 use crate::unit::{InputStatistics, MakeError, ModelTreatment, classes};
 
 /// Inputs of the curves.
@@ -57,12 +56,11 @@ pub fn measure(
         Measurement::Curves,
         members.len() + groups.len(),
     ));
-    let mut curves = Vec::with_capacity(members.len());
     let mut closest = LowRankSummary::default();
-    ordered::for_each(
+    let measured = watch.run_steps(
         threads,
         members.len(),
-        members.len(),
+        |index| plan::label(&members[index..=index]),
         |index| {
             let matrix = members[index].matrix;
             if plan::is_router(matrix) {
@@ -71,26 +69,23 @@ pub fn measure(
                 matrix_curve(inputs, &members[index]).map_err(of_source())
             }
         },
-        |index, (curve, ratio)| {
-            watch.step_done(&plan::label(&members[index..=index]))?;
-            closest.add(&members[index..=index], ratio);
-            curves.push(curve);
-            Ok::<(), MakeError>(())
-        },
     )?;
-    let mut shared = Vec::new();
-    ordered::for_each(
+    let mut curves = Vec::with_capacity(members.len());
+    for (member, (curve, ratio)) in members.iter().zip(measured) {
+        closest.add(std::slice::from_ref(member), ratio);
+        curves.push(curve);
+    }
+    let measured = watch.run_steps(
         threads,
         groups.len(),
-        groups.len(),
+        |index| plan::label(&groups[index]),
         |index| group_curve(inputs, &groups[index], &curves).map_err(of_source()),
-        |index, (curve, ratio)| {
-            watch.step_done(&plan::label(&groups[index]))?;
-            closest.add(&groups[index], ratio);
-            shared.extend(curve);
-            Ok::<(), MakeError>(())
-        },
     )?;
+    let mut shared = Vec::new();
+    for (group, (curve, ratio)) in groups.iter().zip(measured) {
+        closest.add(group, ratio);
+        shared.extend(curve);
+    }
     let told = inputs.considers_factors().then(|| closest.to_string());
     Ok((curves, shared, told))
 }

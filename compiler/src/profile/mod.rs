@@ -22,7 +22,6 @@ use crate::plan::allocate::Allocator;
 use crate::plan::{
     self, BranchShares, Evidence, LossCurve, Method, ModelFileTypes, PlanRequest, Unit, UnitMatrix,
 };
-use crate::system::ordered;
 use crate::unit::MakeError;
 use crate::unit::{ModelTreatment, spectrum};
 
@@ -211,21 +210,14 @@ fn spectra(
     let (source, units) = (measured.ordered(), measured.units);
     let shared = request.method == Method::SharedBasis;
     watch.report(Event::Measuring(Measurement::Spectra, units.len()));
-    let mut spectra = Vec::with_capacity(units.len());
-    ordered::for_each(
+    watch.run_steps(
         measured.threads(),
         units.len(),
-        units.len(),
+        |index| units[index].label(),
         |index| {
             let spectrum =
                 spectrum::unit_singular_values(&source, &units[index], shared, treatment);
             spectrum.map_err(MakeError::with_source_path(source.file()))
         },
-        |index, spectrum| {
-            watch.step_done(&units[index].label())?;
-            spectra.push(spectrum);
-            Ok(())
-        },
-    )?;
-    Ok(spectra)
+    )
 }
