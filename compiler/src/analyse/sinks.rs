@@ -1,7 +1,6 @@
 //! Attention sinks: direction of the first position, outlier positions, tokens and channels.
 
 use faer::Mat;
-use htc_formats::block;
 use htc_formats::model::{ActivationPoint, Role};
 use htc_formats::source::ModelFile;
 use htc_formats::vocab::Vocabulary;
@@ -72,7 +71,8 @@ pub(super) fn attention_input_direction(
         return Ok(direction.to_vec());
     };
     let mut weights = vec![0.0; direction.len()];
-    block::decode(norm.dtype, source.bytes(norm), &mut weights)
+    source
+        .decode_rows(norm, 0..1, &mut weights)
         .map_err(|error| MakeError::of_tensor(&norm.name, error))?;
     let channels = direction.iter().zip(&weights);
     Ok(channels.map(|(s, &w)| s * f64::from(w)).collect())

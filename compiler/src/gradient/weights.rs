@@ -3,7 +3,6 @@
 use std::ops::Range;
 
 use faer::{Accum, MatMut, MatRef};
-use htc_formats::block;
 use htc_formats::model::spec::{self, AttentionStep};
 use htc_formats::model::{Activation, Form, MatrixId, Part, ProjectionKind, Register, Role};
 use htc_formats::source::{ModelFile, ModelTensor};
@@ -84,26 +83,12 @@ impl Stored<'_> {
         put: impl Fn(&mut T, T),
         out: &mut [T],
     ) -> Result<(), PassError> {
-        let bytes = self.file.bytes(tensor);
-        let refused = |source| PassError::Codec {
+        let mut numbers = vec![0.0; out.len()];
+        let decoded = self.file.decode_rows(tensor, rows, &mut numbers);
+        decoded.map_err(|source| PassError::Codec {
             tensor: tensor.name.clone(),
             source,
-        };
-        if let Some(codes) = &tensor.codes {
-            let bands = codes.view(tensor.rows, bytes).map_err(refused)?;
-            let mut numbers = vec![0.0; tensor.cols];
-            for (row, out) in rows.zip(out.chunks_exact_mut(tensor.cols.max(1))) {
-                bands.decode_row(row, &mut numbers).map_err(refused)?;
-                for (out, &number) in out.iter_mut().zip(&numbers) {
-                    put(out, T::from(number));
-                }
-            }
-            return Ok(());
-        }
-        let row_bytes = bytes.len() / tensor.rows.max(1);
-        let bytes = &bytes[rows.start * row_bytes..rows.end * row_bytes];
-        let mut numbers = vec![0.0; out.len()];
-        block::decode(tensor.dtype, bytes, &mut numbers).map_err(refused)?;
+        })?;
         for (out, number) in out.iter_mut().zip(numbers) {
             put(out, T::from(number));
         }

@@ -4,7 +4,6 @@ use std::borrow::Cow;
 use std::ops::{Deref, Range};
 
 use htc_formats::CodecError;
-use htc_formats::block;
 use htc_formats::model::{ActivationPoint, MatrixId, Part, Role};
 use htc_formats::source::{ModelFile, ModelTensor};
 
@@ -107,22 +106,9 @@ impl<'a> PermutedSource<'a> {
                     .for_each(|(w, scale)| *w *= scale);
             }
         }
-        let mut numbers = vec![0.0; stored.cols];
-        let bytes = base.bytes(stored);
-        let bands = stored.codes.as_ref();
-        let bands = bands.map(|codes| codes.view(stored.rows, bytes));
-        let bands = bands.transpose()?;
-        let row_bytes = stored.dtype.row_bytes(stored.cols).unwrap_or(0);
-        for (row, values) in rows.zip(values.chunks_exact_mut(tensor.cols.max(1))) {
-            match &bands {
-                Some(bands) => bands.decode_row(row, &mut numbers)?,
-                None => {
-                    let bytes = &bytes[row * row_bytes..][..row_bytes];
-                    block::decode(stored.dtype, bytes, &mut numbers)?;
-                }
-            }
-            values.iter_mut().zip(&numbers).for_each(|(w, b)| *w -= b);
-        }
+        let mut numbers = vec![0.0; values.len()];
+        base.decode_rows(stored, rows, &mut numbers)?;
+        values.iter_mut().zip(&numbers).for_each(|(w, b)| *w -= b);
         Ok(())
     }
 
@@ -137,7 +123,7 @@ impl<'a> PermutedSource<'a> {
         let mut scales = vec![0.0; own.cols];
         self.decode_whole(own, 0..1, &mut scales)?;
         let mut numbers = vec![0.0; tuned.cols];
-        block::decode(tuned.dtype, base.bytes(tuned), &mut numbers)?;
+        base.decode_rows(tuned, 0..1, &mut numbers)?;
         for (scale, number) in scales.iter_mut().zip(numbers) {
             *scale = if number == 0.0 { 1.0 } else { *scale / number };
         }
@@ -152,20 +138,17 @@ impl<'a> PermutedSource<'a> {
     ) -> Result<(), CodecError> {
         let axes = self.axes(tensor);
         let (of_rows, of_cols) = (axes.rows, axes.cols);
-        let bytes = self.file.bytes(tensor);
-        let row_bytes = tensor.dtype.row_bytes(tensor.cols).unwrap_or(0);
         if of_rows.is_none() && of_cols.is_none() {
-            let bytes = &bytes[rows.start * row_bytes..rows.end * row_bytes];
-            return block::decode(tensor.dtype, bytes, values);
+            return self.file.decode_rows(tensor, rows, values);
         }
         let mut as_in_source = vec![0.0; tensor.cols];
         for (row, values) in rows.zip(values.chunks_exact_mut(tensor.cols.max(1))) {
             let from = of_rows.map_or(row, |order| order[row] as usize);
-            let bytes = &bytes[from * row_bytes..][..row_bytes];
+            let row = from..from + 1;
             match of_cols {
-                None => block::decode(tensor.dtype, bytes, values)?,
+                None => self.file.decode_rows(tensor, row, values)?,
                 Some(order) => {
-                    block::decode(tensor.dtype, bytes, &mut as_in_source)?;
+                    self.file.decode_rows(tensor, row, &mut as_in_source)?;
                     let places = values.iter_mut().zip(order);
                     places.for_each(|(to, &from)| *to = as_in_source[from as usize]);
                 }
