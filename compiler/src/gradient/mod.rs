@@ -147,9 +147,9 @@ pub fn gradients(
 /// Removes gradients from the cache.
 ///
 /// # Errors
-/// [`PassError::Calibrate`].
+/// [`PassError`].
 pub fn forget(options: &CalibrationOptions, key: Digest) -> Result<(), PassError> {
-    Ok(CacheEntry::open_gradients(options, key)?.clear()?)
+    CacheEntry::open_gradients(options, key)?.clear()
 }
 
 /// Returns the digest for gradients of a model on windows of texts; it includes the kernels, which

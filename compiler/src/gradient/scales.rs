@@ -36,7 +36,7 @@ impl Scales {
     /// (initially 1) of projections stored differently from the source.
     ///
     /// # Errors
-    /// [`PassError::Block`], [`PassError::Missing`].
+    /// [`PassError::Codec`], [`PassError::Missing`].
     pub fn from_models(file: &ModelFile, source: &ModelFile) -> Result<Scales, PassError> {
         let (mut of, mut values) = (Vec::new(), Vec::new());
         for (layer, block) in file.spec().blocks.iter().enumerate() {

@@ -135,7 +135,8 @@ impl<'a> Planner<'a> {
         bytes: u64,
         most: usize,
     ) -> Result<Vec<Plan>, PlanError> {
-        let evidence = self.evidence.as_ref().filter(|of| of.sizes_file());
+        let evidence = self.evidence.as_ref();
+        let evidence = evidence.filter(|of| most > 0 && of.sizes_file());
         let Some(PlanEvidence { parts, .. }) = evidence else {
             return Ok(Vec::new());
         };
