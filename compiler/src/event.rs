@@ -1,13 +1,14 @@
 //! Progress events and cancellation.
 
-use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::{fmt, io};
 
 use thiserror::Error;
 
 use crate::options::Treatment;
+use crate::system::ordered;
 
 /// Progress event.
 #[derive(Clone, Copy, Debug)]
@@ -153,6 +154,27 @@ impl<'a> Progress<'a> {
     pub fn step_done(&self, what: &str) -> Result<(), Cancelled> {
         self.report(Event::Done(what));
         self.check_cancelled()
+    }
+
+    /// Runs `work` on `0..jobs` with `threads` threads and returns the results in order. Each is
+    /// reported as done, in order, under its `label`.
+    ///
+    /// # Errors
+    /// That of the first failed job, or [`Cancelled`].
+    pub(crate) fn run_steps<T: Send, E: Send + From<io::Error> + From<Cancelled>>(
+        &self,
+        threads: usize,
+        jobs: usize,
+        label: impl Fn(usize) -> String,
+        work: impl Fn(usize) -> Result<T, E> + Sync,
+    ) -> Result<Vec<T>, E> {
+        let mut all = Vec::with_capacity(jobs);
+        ordered::for_each(threads, jobs, jobs, work, |index, found| {
+            self.step_done(&label(index))?;
+            all.push(found);
+            Ok(())
+        })?;
+        Ok(all)
     }
 
     /// Checks for cancellation.

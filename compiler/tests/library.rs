@@ -8,7 +8,7 @@ mod build_script;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use htc::calibrate::CalibrateError;
+use htc::calibrate::PassError;
 use htc::options::{
     Allocator, BiasArg, Budget, FirstPositions, GaugeKind, Method, PlanSource, QualityPreset,
     RankFloor, SinkProtection, TextSource,
@@ -213,13 +213,13 @@ fn errors_name_methods_and_no_flags() {
             needed: 2,
             available: 1,
         },
-        CalibrateError::NoSpace {
+        PassError::NoSpace {
             path,
             needed: 2,
             free: 1,
         }
         .into(),
-        CalibrateError::NoCache.into(),
+        PassError::NoCache.into(),
         PlanError::InputTooWide {
             group: unit(),
             cols: 1,

@@ -1,9 +1,12 @@
 //! Uniform access to model files of all container formats.
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::CodecError;
 use crate::architecture::{self, BindError, WeightFile};
+use crate::block;
 use crate::gguf::{self, Contents, GgufError, SplitModel};
 use crate::htz::{self, Digest, Htz, HtzError};
 use crate::map::MappedFile;
@@ -232,6 +235,33 @@ impl ModelFile {
             Place::File { index, range } => &self.files[*index][range.clone()],
             Place::Computed(bytes) => bytes,
         }
+    }
+
+    /// Decodes rows of a tensor to `out`, row by row.
+    ///
+    /// # Errors
+    /// [`CodecError`] if the bytes do not decode.
+    ///
+    /// # Panics
+    ///
+    /// May panic for a tensor of another model.
+    pub fn decode_rows(
+        &self,
+        tensor: &ModelTensor,
+        rows: Range<usize>,
+        out: &mut [f32],
+    ) -> Result<(), CodecError> {
+        let bytes = self.bytes(tensor);
+        let Some(codes) = &tensor.codes else {
+            let row_bytes = tensor.dtype.row_bytes(tensor.cols).unwrap_or(0);
+            let bytes = &bytes[rows.start * row_bytes..rows.end * row_bytes];
+            return block::decode(tensor.dtype, bytes, out);
+        };
+        let groups = codes.view(tensor.rows, bytes)?;
+        for (row, out) in rows.zip(out.chunks_exact_mut(tensor.cols.max(1))) {
+            groups.decode_row(row, out)?;
+        }
+        Ok(())
     }
 
     /// Returns the bytes of all tensors.

@@ -11,24 +11,18 @@ mod sample;
 mod sinks;
 mod spectra;
 
-use std::path::PathBuf;
-
 use htc_formats::htz::Digest;
 use htc_formats::source::ModelFile;
-use thiserror::Error;
 
 pub use record::Analysis;
 
 use crate::calibrate::Calibration;
-use crate::event::{Cancelled, Event, Measurement, Progress};
+use crate::event::{Event, Measurement, Progress};
 use crate::math::{Algebra, FactoriseError, Host};
-use crate::plan::phases::ProfileError;
-use crate::system::ordered;
 use crate::system::show::file_name;
-use crate::unit::{MakeError, UnitError};
+use crate::unit::MakeError;
 use record::{
-    CalibrationInfo, DepthSink, Dimension, DimensionLayer, Kind, Manifold, ManifoldLayer, Shape,
-    SinkLayer, Sinks, Spectra,
+    CalibrationInfo, DepthSink, DimensionLayer, Kind, ManifoldLayer, Shape, SinkLayer, Spectra,
 };
 use sample::Sample;
 
@@ -43,41 +37,13 @@ pub struct AnalysisInput<'a> {
     pub calibration: Option<&'a Calibration>,
 }
 
-/// Errors of an analysis.
-#[derive(Debug, Error)]
-pub enum AnalyseError {
-    /// A weight does not decode or is not finite.
-    #[error(transparent)]
-    Weights(#[from] MakeError),
-    /// The statistics of a layer are invalid.
-    #[error("{}: statistics of layer {layer}: {error}; calibrate again with another `cache`", path.display())]
-    Statistics {
-        /// Model path.
-        path: PathBuf,
-        /// Layer index.
-        layer: usize,
-        /// Numerical error.
-        error: FactoriseError,
-    },
-    /// A variance is invalid.
-    #[error(transparent)]
-    Profile(#[from] ProfileError),
-    /// No thread can be started.
-    #[error("no thread can be started: {0}; end other programs or raise the limit of processes")]
-    Thread(#[from] std::io::Error),
-    /// Cancelled.
-    #[error(transparent)]
-    Cancelled(#[from] Cancelled),
-}
-
 /// Analyses a model.
 pub fn analyse(
     subject: AnalysisInput,
     threads: usize,
     watch: Progress,
-) -> Result<Analysis, AnalyseError> {
-    let AnalysisInput { source, .. } = subject;
-    let calibration = subject.calibration;
+) -> Result<Analysis, MakeError> {
+    let (source, calibration) = (subject.source, subject.calibration);
     let units = spectra::units(source);
     let layers = source.hyper.layers;
     let steps = units.len() + calibration.map_or(0, |_| 2 * layers);
@@ -113,11 +79,7 @@ pub fn analyse(
     let mut directions = Vec::new();
     if let Some(calibration) = calibration {
         analysis.phases = Some(phases::phase_profiles(calibration)?);
-        let streams = streams(source, calibration, threads, watch)?;
-        analysis.sinks = Some(streams.sinks);
-        analysis.dimension = Some(streams.dimension);
-        analysis.manifold = Some(streams.manifold);
-        directions = streams.directions;
+        directions = add_streams(&mut analysis, source, calibration, threads, watch)?;
         analysis.depth = Some(depth_sink(source, calibration, threads, &Host, watch)?);
     }
     let weights = Weights {
@@ -130,55 +92,41 @@ pub fn analyse(
     Ok(analysis)
 }
 
-/// The residual stream of all layers.
-struct Streams {
-    sinks: Sinks,
-    /// The direction of the sink of each layer.
-    directions: Vec<Option<Vec<f64>>>,
-    dimension: Dimension,
-    manifold: Manifold,
-}
-
-/// The residual stream of one layer.
-struct Stream {
-    sink: SinkLayer,
-    direction: Option<Vec<f64>>,
-    dimension: DimensionLayer,
-    manifold: ManifoldLayer,
-}
-
-fn streams(
+/// Adds the residual stream of all layers; returns the direction of the sink of each layer.
+fn add_streams(
+    analysis: &mut Analysis,
     source: &ModelFile,
     calibration: &Calibration,
     threads: usize,
     watch: Progress,
-) -> Result<Streams, AnalyseError> {
+) -> Result<Vec<Option<Vec<f64>>>, MakeError> {
     let layers = calibration.layers.len();
-    let mut all = Streams {
-        sinks: sinks::empty(),
-        directions: Vec::with_capacity(layers),
-        dimension: dimension::empty(),
-        manifold: manifold::empty(),
-    };
-    ordered::for_each(
+    let mut directions = Vec::with_capacity(layers);
+    let (mut sinks, mut dimension) = (sinks::empty(), dimension::empty());
+    let mut manifold = manifold::empty();
+    let streams = watch.run_steps(
         threads,
         layers,
-        layers,
+        |layer| format!("layer {layer}: residual stream"),
         |layer| stream(calibration, layer).map_err(statistics(source, layer)),
-        |layer, mut stream| {
-            watch.step_done(&format!("layer {layer}: residual stream"))?;
-            if let Ok(vocabulary) = &source.vocabulary {
-                sinks::name_tokens(&mut stream.sink, &calibration.windows, vocabulary);
-            }
-            all.sinks.layers.push(stream.sink);
-            all.directions.push(stream.direction);
-            all.dimension.layers.push(stream.dimension);
-            all.manifold.layers.push(stream.manifold);
-            Ok::<_, AnalyseError>(())
-        },
     )?;
-    Ok(all)
+    for (mut sink, direction, of_dimension, of_manifold) in streams {
+        if let Ok(vocabulary) = &source.vocabulary {
+            sinks::name_tokens(&mut sink, &calibration.windows, vocabulary);
+        }
+        sinks.layers.push(sink);
+        directions.push(direction);
+        dimension.layers.push(of_dimension);
+        manifold.layers.push(of_manifold);
+    }
+    analysis.sinks = Some(sinks);
+    analysis.dimension = Some(dimension);
+    analysis.manifold = Some(manifold);
+    Ok(directions)
 }
+
+/// The residual stream of a layer, with the direction of its sink.
+type Stream = (SinkLayer, Option<Vec<f64>>, DimensionLayer, ManifoldLayer);
 
 fn stream(calibration: &Calibration, layer: usize) -> Result<Stream, FactoriseError> {
     let stored = &calibration.layers[layer];
@@ -193,12 +141,7 @@ fn stream(calibration: &Calibration, layer: usize) -> Result<Stream, FactoriseEr
     let dimension = dimension::analyse_layer(layer, &moment, &sample, &distances)?;
     drop(moment);
     let manifold = manifold::layer_manifold(layer, stored, &sample, &distances)?;
-    Ok(Stream {
-        sink,
-        direction,
-        dimension,
-        manifold,
-    })
+    Ok((sink, direction, dimension, manifold))
 }
 
 /// Computes the depth sink; one eigendecomposition of model width per layer.
@@ -208,29 +151,21 @@ pub fn depth_sink(
     threads: usize,
     algebra: &dyn Algebra,
     watch: Progress,
-) -> Result<DepthSink, AnalyseError> {
+) -> Result<DepthSink, MakeError> {
     let layers = calibration.layers.len();
     let last = layers.saturating_sub(1);
     let Some(all) = depth::cumulated_up_to(calibration, last) else {
         return Ok(depth::depth_sink(&[], 0, Vec::new()));
     };
     let whole = depth::CumulatedCovariance::new(all, algebra).map_err(statistics(source, last))?;
-    let mut curve = Vec::with_capacity(layers);
-    ordered::for_each(
+    let curve = watch.run_steps(
         threads,
         layers,
-        layers,
+        |layer| format!("layer {layer}: depth"),
         |layer| {
-            let explained = match depth::cumulated_up_to(calibration, layer) {
-                Some(part) => whole.explained(part, algebra),
-                None => Ok(0.0),
-            };
+            let part = depth::cumulated_up_to(calibration, layer);
+            let explained = part.map_or(Ok(0.0), |part| whole.explained(part, algebra));
             explained.map_err(statistics(source, layer))
-        },
-        |layer, explained| {
-            watch.step_done(&format!("layer {layer}: depth"))?;
-            curve.push(explained);
-            Ok::<_, AnalyseError>(())
         },
     )?;
     let weights = calibration.layers.iter();
@@ -238,8 +173,8 @@ pub fn depth_sink(
     Ok(depth::depth_sink(&curve, whole.rank, weights.collect()))
 }
 
-fn statistics(source: &ModelFile, layer: usize) -> impl Fn(FactoriseError) -> AnalyseError {
-    move |error| AnalyseError::Statistics {
+fn statistics(source: &ModelFile, layer: usize) -> impl Fn(FactoriseError) -> MakeError {
+    move |error| MakeError::Statistics {
         path: source.path.clone(),
         layer,
         error,
@@ -258,36 +193,33 @@ impl Weights<'_> {
         mut sinks: Option<&mut [SinkLayer]>,
         threads: usize,
         watch: Progress,
-    ) -> Result<Spectra, AnalyseError> {
+    ) -> Result<Spectra, MakeError> {
         let units = spectra::units(self.source);
         let gauges = spectra::Gauges::new(self.calibration);
         let mut spectra = spectra::empty();
         let failed = MakeError::with_source_path(self.source);
-        ordered::for_each(
+        let all = watch.run_steps(
             threads,
             units.len(),
-            units.len(),
+            |index| units[index].label(),
             |index| {
                 let unit = &units[index];
                 let sink = self.sink(unit.layer).map_err(&failed)?;
                 spectra::unit_spectra(self.source, unit, &gauges, sink.as_deref()).map_err(&failed)
             },
-            |index, found| {
-                let unit = &units[index];
-                watch.step_done(&unit.label())?;
-                spectra.projections.extend(found.projections);
-                spectra.groups.extend(found.group);
-                let sink = sinks.as_mut().and_then(|sinks| sinks.get_mut(unit.layer));
-                if let Some(sink) = sink {
-                    sink.coverage.extend(found.coverage);
-                }
-                Ok::<_, MakeError>(())
-            },
         )?;
+        for (unit, found) in units.iter().zip(all) {
+            spectra.projections.extend(found.projections);
+            spectra.groups.extend(found.group);
+            let sink = sinks.as_mut().and_then(|sinks| sinks.get_mut(unit.layer));
+            if let Some(sink) = sink {
+                sink.coverage.extend(found.coverage);
+            }
+        }
         Ok(spectra)
     }
 
-    fn sink(&self, layer: usize) -> Result<Option<Vec<f64>>, UnitError> {
+    fn sink(&self, layer: usize) -> Result<Option<Vec<f64>>, MakeError> {
         let before = layer.checked_sub(1).and_then(|l| self.directions.get(l));
         match before {
             Some(Some(direction)) => {

@@ -2,9 +2,10 @@
 
 use super::record::{PhaseProfiles, Profile, rounded};
 use crate::calibrate::Calibration;
-use crate::plan::phases::{Phases, ProfileError};
+use crate::plan::phases::{Phases, invalid_variance};
+use crate::unit::MakeError;
 
-pub(super) fn phase_profiles(calibration: &Calibration) -> Result<PhaseProfiles, ProfileError> {
+pub(super) fn phase_profiles(calibration: &Calibration) -> Result<PhaseProfiles, MakeError> {
     let mut without = Vec::new();
     let mut with = Vec::new();
     for layer in &calibration.layers {
@@ -18,8 +19,12 @@ pub(super) fn phase_profiles(calibration: &Calibration) -> Result<PhaseProfiles,
     })
 }
 
-fn profile(variance: &[f64]) -> Result<Profile, ProfileError> {
-    let found = Phases::detect(Some(variance))?;
+fn profile(variance: &[f64]) -> Result<Profile, MakeError> {
+    if let Some(layer) = invalid_variance(variance) {
+        let found = variance[layer];
+        return Err(MakeError::Variance { layer, found });
+    }
+    let found = Phases::detect(Some(variance));
     let rounded = |values: &[f64]| values.iter().copied().map(rounded).collect();
     let (phases, reason) = match found.phases {
         Ok(phases) => {

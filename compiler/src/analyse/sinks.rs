@@ -1,7 +1,6 @@
 //! Attention sinks: direction of the first position, outlier positions, tokens and channels.
 
 use faer::Mat;
-use htc_formats::block;
 use htc_formats::model::{ActivationPoint, Role};
 use htc_formats::source::ModelFile;
 use htc_formats::vocab::Vocabulary;
@@ -11,7 +10,7 @@ use super::sample::mean_and_deviation;
 use crate::calibrate::StoredLayer;
 use crate::calibrate::windows::Windows;
 use crate::math::{FactoriseError, Host, largest_moments, symmetric_eigen};
-use crate::unit::UnitError;
+use crate::unit::MakeError;
 
 /// Outlier threshold, in standard deviations above the mean.
 const DEVIATIONS: f64 = 3.0;
@@ -67,17 +66,14 @@ pub(super) fn attention_input_direction(
     source: &ModelFile,
     layer: usize,
     direction: &[f64],
-) -> Result<Vec<f64>, UnitError> {
+) -> Result<Vec<f64>, MakeError> {
     let Some(norm) = source.tensor(Role::AttentionNorm { layer }) else {
         return Ok(direction.to_vec());
     };
     let mut weights = vec![0.0; direction.len()];
-    block::decode(norm.dtype, source.bytes(norm), &mut weights).map_err(|source| {
-        UnitError::Block {
-            tensor: norm.name.clone(),
-            source,
-        }
-    })?;
+    source
+        .decode_rows(norm, 0..1, &mut weights)
+        .map_err(|error| MakeError::of_tensor(&norm.name, error))?;
     let channels = direction.iter().zip(&weights);
     Ok(channels.map(|(s, &w)| s * f64::from(w)).collect())
 }

@@ -14,7 +14,7 @@ use crate::options::{GaugeKind, Treatment};
 use crate::order::PermutedSource;
 use crate::plan::allocate::lost_energy;
 use crate::plan::{ModelFileTypes, Unit, UnitMatrix};
-use crate::unit::UnitError;
+use crate::unit::MakeError;
 use crate::unit::{ModelTreatment, spectrum};
 
 pub(super) const ENERGIES: [f64; 5] = [0.5, 0.75, 0.9, 0.95, 0.99];
@@ -110,7 +110,7 @@ pub(super) fn unit_spectra(
     unit: &Unit,
     gauges: &Gauges,
     sink: Option<&[f64]>,
-) -> Result<UnitSpectra, UnitError> {
+) -> Result<UnitSpectra, MakeError> {
     let source = &PermutedSource::new(source, None);
     let mut values = Vec::with_capacity(unit.members.len());
     let mut projections = Vec::with_capacity(unit.members.len());
@@ -143,12 +143,8 @@ pub(super) fn unit_spectra(
     let components = spectrum::shared_basis_components(source, unit, &Host)?;
     let coverage = match sink.filter(|_| group == InputGroup::Qkv) {
         None => Vec::new(),
-        Some(direction) => {
-            sink_coverage(&components, direction).map_err(|source| UnitError::Factorise {
-                tensor: unit.label(),
-                source,
-            })?
-        }
+        Some(direction) => sink_coverage(&components, direction)
+            .map_err(|error| MakeError::of_tensor(&unit.label(), error))?,
     };
     Ok(UnitSpectra {
         projections,

@@ -11,10 +11,10 @@ use htc_formats::htz::Digest;
 use htc_formats::open::OpenError;
 
 use super::entry::CacheEntry;
-use super::{CalibrateError, CalibrationOptions};
+use super::{CalibrationOptions, PassError};
 
 /// Lock file of an entry, held by the working process.
-pub(super) const LOCK: &str = "lock";
+pub(crate) const LOCK: &str = "lock";
 
 pub(super) const HEAD: &str = "head";
 
@@ -42,21 +42,17 @@ pub(super) fn entry_name(kind: EntryKind, key: Digest) -> OsString {
 /// Returns the folder of the cache.
 ///
 /// # Errors
-/// [`CalibrateError::NoCache`].
-pub fn cache_folder(options: &CalibrationOptions) -> Result<PathBuf, CalibrateError> {
+/// [`PassError::NoCache`].
+pub fn cache_folder(options: &CalibrationOptions) -> Result<PathBuf, PassError> {
     match &options.cache {
         Some(folder) => Ok(folder.clone()),
-        None => user_cache().ok_or(CalibrateError::NoCache),
+        None => user_cache().ok_or(PassError::NoCache),
     }
 }
 
 /// Opens the folder of one entry: owned by this user, or readable if trusted.
-pub(super) fn open_entry(
-    cache: &Path,
-    name: &OsStr,
-    trusted: bool,
-) -> Result<Folder, CalibrateError> {
-    let failed = |error| CalibrateError::Cache {
+pub(super) fn open_entry(cache: &Path, name: &OsStr, trusted: bool) -> Result<Folder, PassError> {
+    let failed = |error| PassError::Cache {
         path: cache.join(name),
         error,
     };
@@ -64,9 +60,7 @@ pub(super) fn open_entry(
     let parent = Folder::open(cache).map_err(failed)?;
     match parent.open_private(name) {
         Err(OpenError::ForeignOwner { path, owner }) => match parent.open_existing(name, trusted) {
-            Err(OpenError::ForeignOwner { .. }) => {
-                Err(CalibrateError::ForeignOwner { path, owner })
-            }
+            Err(OpenError::ForeignOwner { .. }) => Err(PassError::ForeignOwner { path, owner }),
             found => found.map_err(|error| failed(error.into_io())),
         },
         found => found.map_err(|error| failed(error.into_io())),
@@ -74,14 +68,15 @@ pub(super) fn open_entry(
 }
 
 /// Removes the statistics of a key from the cache.
-pub fn remove_entry(options: &CalibrationOptions, key: Digest) -> Result<(), CalibrateError> {
+pub fn remove_entry(options: &CalibrationOptions, key: Digest) -> Result<(), PassError> {
     CacheEntry::open(options, EntryKind::Calibration, key)?.clear()
 }
 
-/// Removes the files of an entry, but not its lock.
-pub(super) fn remove_files(folder: &Folder) -> io::Result<()> {
+/// Removes the files of a folder that `is_own` selects, but not its lock, which excludes other
+/// processes.
+pub(super) fn remove_files(folder: &Folder, is_own: fn(&OsStr) -> bool) -> io::Result<()> {
     let names = folder.names()?;
-    let mut names = names.iter().filter(|name| is_entry_file(name));
+    let mut names = names.iter().filter(|name| is_own(name) && *name != LOCK);
     names.try_for_each(|name| folder.remove(name))
 }
 
@@ -95,14 +90,13 @@ pub(super) fn is_entry_file(name: &OsStr) -> bool {
         || bytes.ends_with(UNFINISHED_SUFFIX.as_bytes())
 }
 
-/// Unlocked entry of a cache.
+/// Folder of this user that no process uses: an entry of a cache, or a work folder.
 #[derive(Debug)]
-pub struct IdleEntry {
-    parent: Folder,
+pub struct IdleFolder {
     folder: Folder,
-    name: OsString,
-    /// Entry path.
-    pub path: PathBuf,
+    is_own: fn(&OsStr) -> bool,
+    /// File name.
+    pub name: OsString,
     /// Size in bytes.
     pub bytes: u64,
     /// Time of the last change.
@@ -110,38 +104,58 @@ pub struct IdleEntry {
     _lock: File,
 }
 
-impl IdleEntry {
-    /// Removes the entry.
-    pub fn remove(&self) -> io::Result<()> {
-        remove_files(&self.folder)?;
-        self.folder.remove(OsStr::new(LOCK))?;
-        self.parent.remove_folder(&self.name)
-    }
-}
-
-/// Returns the entries of this user that no process uses.
-pub fn idle_entries(cache: &Path) -> io::Result<Vec<IdleEntry>> {
-    let names = Folder::open(cache)?.names()?;
-    let entries = names.into_iter().filter(|name| {
-        let bytes = name.as_encoded_bytes();
-        let mut kinds = EntryKind::ALL.iter();
-        kinds.any(|kind| bytes.starts_with(kind.prefix().as_bytes()))
-    });
-    let open = |name: OsString| -> Option<IdleEntry> {
-        let parent = Folder::open(cache).ok()?;
-        let folder = parent.open_existing(&name, false).ok()?;
+impl IdleFolder {
+    /// Opens a folder and locks it; `is_own` selects its files.
+    pub(crate) fn open(
+        parent: &Folder,
+        name: &OsStr,
+        is_own: fn(&OsStr) -> bool,
+    ) -> Option<IdleFolder> {
+        let folder = parent.open_existing(name, false).ok()?;
         let lock = folder.open_for_writing(OsStr::new(LOCK)).ok()?;
         lock.try_lock().ok()?;
         let (bytes, modified) = folder.size_and_modified();
-        Some(IdleEntry {
-            path: cache.join(&name),
-            parent,
+        Some(IdleFolder {
             folder,
-            name,
+            is_own,
+            name: name.to_owned(),
             bytes,
             modified,
             _lock: lock,
         })
-    };
+    }
+
+    /// Removes the folder.
+    pub fn remove(&self, parent: &Folder) -> io::Result<()> {
+        remove_folder(parent, &self.name, &self.folder, self.is_own)
+    }
+}
+
+/// Removes the files of a folder that `is_own` selects, its lock last, and the folder if it is then
+/// empty.
+pub(crate) fn remove_folder(
+    parent: &Folder,
+    name: &OsStr,
+    folder: &Folder,
+    is_own: fn(&OsStr) -> bool,
+) -> io::Result<()> {
+    remove_files(folder, is_own)?;
+    folder.remove(OsStr::new(LOCK))?;
+    if parent.is_same_entry(name, folder) {
+        parent.remove_folder(name)
+    } else {
+        Ok(())
+    }
+}
+
+/// Returns the entries of this user in a cache that no process uses.
+pub fn idle_entries(cache: &Folder) -> io::Result<Vec<IdleFolder>> {
+    let names = cache.names()?;
+    let entries = names.iter().filter(|name| {
+        let bytes = name.as_encoded_bytes();
+        let mut kinds = EntryKind::ALL.iter();
+        kinds.any(|kind| bytes.starts_with(kind.prefix().as_bytes()))
+    });
+    let open = |name: &OsString| IdleFolder::open(cache, name, is_entry_file);
     Ok(entries.filter_map(open).collect())
 }

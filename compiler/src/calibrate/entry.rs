@@ -8,10 +8,11 @@ use std::path::PathBuf;
 use htc_formats::folder::Folder;
 use htc_formats::htz::Digest;
 
-use super::CalibrateError;
+use super::PassError;
 use super::cache::{
     EntryKind, LOCK, cache_folder, entry_name, is_entry_file, open_entry, remove_files,
 };
+use super::files::cache_error;
 use crate::event::{Event, Progress};
 use crate::options::CalibrationOptions;
 use crate::system::lock;
@@ -25,7 +26,7 @@ impl CacheEntry {
         options: &CalibrationOptions,
         kind: EntryKind,
         key: Digest,
-    ) -> Result<CacheEntry, CalibrateError> {
+    ) -> Result<CacheEntry, PassError> {
         let (cache, name) = (cache_folder(options)?, entry_name(kind, key));
         let folder = open_entry(&cache, &name, options.trust_cache)?;
         Ok(CacheEntry { folder })
@@ -34,7 +35,7 @@ impl CacheEntry {
     pub(crate) fn open_gradients(
         options: &CalibrationOptions,
         key: Digest,
-    ) -> Result<CacheEntry, CalibrateError> {
+    ) -> Result<CacheEntry, PassError> {
         CacheEntry::open(options, EntryKind::Gradients, key)
     }
 
@@ -50,7 +51,7 @@ impl CacheEntry {
         &self,
         options: &CalibrationOptions,
         watch: Progress,
-    ) -> Result<io::Result<File>, CalibrateError> {
+    ) -> Result<io::Result<File>, PassError> {
         let file = match self.folder.open_for_writing(OsStr::new(LOCK)) {
             Ok(file) => file,
             failed => return Ok(failed),
@@ -67,7 +68,7 @@ impl CacheEntry {
         watch.check_cancelled()?;
         match taken {
             Ok(true) => Ok(Ok(file)),
-            Ok(false) => Err(CalibrateError::Locked(self.path(LOCK))),
+            Ok(false) => Err(PassError::Locked(self.path(LOCK))),
             Err(error) => Ok(Err(error)),
         }
     }
@@ -77,7 +78,7 @@ impl CacheEntry {
         &self,
         lock: io::Result<File>,
         complete: bool,
-    ) -> Result<Option<File>, CalibrateError> {
+    ) -> Result<Option<File>, PassError> {
         let kinds = [
             io::ErrorKind::ReadOnlyFilesystem,
             io::ErrorKind::PermissionDenied,
@@ -85,18 +86,12 @@ impl CacheEntry {
         match lock {
             Ok(file) => Ok(Some(file)),
             Err(error) if complete && kinds.contains(&error.kind()) => Ok(None),
-            Err(error) => Err(CalibrateError::Cache {
-                path: self.path(LOCK),
-                error,
-            }),
+            Err(error) => Err(cache_error(&self.path(LOCK))(error)),
         }
     }
 
-    pub(crate) fn clear(&self) -> Result<(), CalibrateError> {
-        remove_files(&self.folder).map_err(|error| CalibrateError::Cache {
-            path: self.folder.path().to_owned(),
-            error,
-        })
+    pub(crate) fn clear(&self) -> Result<(), PassError> {
+        remove_files(&self.folder, is_entry_file).map_err(cache_error(self.folder.path()))
     }
 
     pub(crate) fn remove_leftovers(&self, needed: &[String]) -> io::Result<()> {

@@ -1,14 +1,17 @@
-//! Errors of a calibration.
+//! Errors of passes of a text through a model.
 
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
+use htc_formats::htz::HtzError;
+use htc_formats::model::Role;
 use htc_formats::vocab::VocabularyError;
+use htc_formats::{CodecError, DType};
+use htc_kernels::PoolError;
 use htc_loader::ExecError;
 use thiserror::Error;
 
-use super::windows::TextTooShort;
 use crate::event::Cancelled;
 use crate::math::FactoriseError;
 use crate::options::TextSource;
@@ -31,10 +34,10 @@ impl fmt::Display for Stage {
     }
 }
 
-/// Errors of a calibration.
+/// Errors of passes of a text through a model: calibration, gradients, tuning and evaluation.
 #[derive(Debug, Error)]
 #[non_exhaustive]
-pub enum CalibrateError {
+pub enum PassError {
     /// The text cannot be read.
     #[error(transparent)]
     Text(#[from] crate::system::error::FileError),
@@ -42,12 +45,20 @@ pub enum CalibrateError {
     #[error("there is no text to calibrate on; give one at least")]
     NoText,
     /// The text is shorter than a window.
+    #[error("{found} tokens, one window needs {needed}; give a longer text or a smaller `context`")]
+    TextTooShort {
+        /// Tokens of the text.
+        found: usize,
+        /// Tokens per window.
+        needed: usize,
+    },
+    /// A text of a calibration cannot be used.
     #[error("{text}: {error}")]
-    TooShort {
+    OfText {
         /// Text.
         text: TextSource,
-        /// Its length.
-        error: TextTooShort,
+        /// Cause.
+        error: Box<PassError>,
     },
     /// The tokenizer cannot be created.
     #[error("{}: {error}", path.display())]
@@ -85,16 +96,18 @@ pub enum CalibrateError {
         /// Cause.
         error: FactoriseError,
     },
-    /// An activation is infinite or not a number.
+    /// An activation or a gradient is infinite or not a number.
     #[error(
-        "{}: {stage}: an activation is not finite on this text; the model is damaged, or computes beyond float32",
+        "{}: {place}: {what} is not finite on this text; the model is damaged, or computes beyond float32",
         path.display()
     )]
     NotFinite {
         /// Model path.
         path: PathBuf,
-        /// Stage.
-        stage: Stage,
+        /// Location of the first such number.
+        place: String,
+        /// Name of the number.
+        what: &'static str,
     },
     /// Fewer tokens are requested than a window has.
     #[error(
@@ -143,9 +156,29 @@ pub enum CalibrateError {
         /// Positions of the model.
         limit: usize,
     },
-    /// The residual stream changed during the calibration.
+    /// The disk space is insufficient for the residual streams of a backward pass.
+    #[error("{}: no space: the backward pass needs {needed} bytes, most of them for the residual stream before every layer, {free} are free there; free some, give another `cache` DIR, or ask for fewer tokens", path.display())]
+    NoSpaceForGradients {
+        /// Cache folder.
+        path: PathBuf,
+        /// Bytes of all streams, two gradient files and the results.
+        needed: u64,
+        /// Free bytes.
+        free: u64,
+    },
+    /// The memory is insufficient for a backward pass.
+    #[error("{}: no memory: the backward pass takes about {needed} bytes for a layer, {available} are available; end other programs", path.display())]
+    NoMemoryForGradients {
+        /// Model path.
+        path: PathBuf,
+        /// Bytes of a layer's weights, activations and sums.
+        needed: u64,
+        /// Available bytes.
+        available: u64,
+    },
+    /// A file of the cache changed while in use.
     #[error("{}: not what was written there; does another program use this folder? Start again", .0.display())]
-    StreamChanged(PathBuf),
+    FileChanged(PathBuf),
     /// There is no cache folder.
     #[error(
         "neither XDG_CACHE_HOME nor HOME is set; say where statistics may lie with `cache` DIR"
@@ -174,6 +207,50 @@ pub enum CalibrateError {
         /// I/O error.
         error: io::Error,
     },
+    /// A write failed; [`Cache`](PassError::Cache) adds the path.
+    #[error(transparent)]
+    Write(#[from] io::Error),
+    /// A matrix is missing or not dense.
+    #[error("{0} is missing; gradients are those of a model with all of its matrices dense")]
+    Missing(Role),
+    /// A tensor does not decode, or tuned numbers are out of the range of its type.
+    #[error("{tensor}: {source}")]
+    Codec {
+        /// Tensor name.
+        tensor: String,
+        /// Cause.
+        source: CodecError,
+    },
+    /// A norm has a type that cannot be tuned.
+    #[error(
+        "{role} is stored as {dtype}, expected f32, f16 or bf16 to tune it; `tune` 0 leaves it"
+    )]
+    NormType {
+        /// Norm.
+        role: Role,
+        /// Its type.
+        dtype: DType,
+    },
+    /// The state of a tuning cannot be saved.
+    #[error(transparent)]
+    SaveState(#[from] HtzError),
+    /// Threads cannot be started.
+    #[error(transparent)]
+    Pool(#[from] PoolError),
+    /// The vocabularies of an evaluated model and of its reference differ.
+    #[error(
+        "`reference`: its vocabulary differs from the model's ({difference}); compare models with the same tokenizer"
+    )]
+    VocabularyMismatch {
+        /// The first difference.
+        difference: String,
+    },
+    /// A forward pass of an evaluation failed.
+    #[error(transparent)]
+    Evaluate(#[from] ExecError),
+    /// A forward pass of the reference of an evaluation failed.
+    #[error(transparent)]
+    Reference(ExecError),
     /// Cancelled.
     #[error(transparent)]
     Cancelled(#[from] Cancelled),

@@ -4,11 +4,10 @@ use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use htc_formats::folder::Folder;
 use htc_formats::htz::{Digest, Hasher};
 use htc_formats::model::HyperParameters;
 
-use super::CalibrateError;
+use super::PassError;
 use super::cache::{EntryKind, HEAD};
 use super::entry::CacheEntry;
 use super::moments::MomentSums;
@@ -42,9 +41,9 @@ impl FinishedStatistics {
 }
 
 pub(super) struct CalibrationFiles {
-    entry: CacheEntry,
+    pub(super) entry: CacheEntry,
     key: Digest,
-    extent: TextExtent,
+    pub(super) extent: TextExtent,
 }
 
 impl CalibrationFiles {
@@ -52,40 +51,12 @@ impl CalibrationFiles {
         options: &CalibrationOptions,
         key: Digest,
         extent: TextExtent,
-    ) -> Result<CalibrationFiles, CalibrateError> {
+    ) -> Result<CalibrationFiles, PassError> {
         Ok(CalibrationFiles {
             entry: CacheEntry::open(options, EntryKind::Calibration, key)?,
             key,
             extent,
         })
-    }
-
-    pub(super) fn extent(&self) -> TextExtent {
-        self.extent
-    }
-
-    fn folder(&self) -> &Folder {
-        self.entry.folder()
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.entry.path(name)
-    }
-
-    pub(super) fn lock(
-        &self,
-        options: &CalibrationOptions,
-        watch: Progress,
-    ) -> Result<io::Result<File>, CalibrateError> {
-        self.entry.lock(options, watch)
-    }
-
-    pub(super) fn optional_lock(
-        &self,
-        lock: io::Result<File>,
-        complete: bool,
-    ) -> Result<Option<File>, CalibrateError> {
-        self.entry.optional_lock(lock, complete)
     }
 
     /// Reads the finished statistics; without the residual stream after the last layer none, so
@@ -112,7 +83,7 @@ impl CalibrationFiles {
         &self,
         hyper: &HyperParameters,
         finished: &FinishedStatistics,
-    ) -> Result<(), CalibrateError> {
+    ) -> Result<(), PassError> {
         let tokens = self.extent.windows * self.extent.context;
         let stream = 4 * (tokens * hyper.width) as u64;
         let missing = finished.layers.len()..hyper.layers;
@@ -125,24 +96,16 @@ impl CalibrationFiles {
             store::head_bytes(hyper) as u64
         };
         let needed = layers + head + 2 * stream.min(missing * stream);
-        match disk::free_bytes(self.folder().path()).filter(|free| *free < needed) {
+        match disk::free_bytes(self.entry.folder().path()).filter(|free| *free < needed) {
             Some(free) => {
-                let path = self.folder().path().to_owned();
-                Err(CalibrateError::NoSpace { path, needed, free })
+                let path = self.entry.folder().path().to_owned();
+                Err(PassError::NoSpace { path, needed, free })
             }
             None => Ok(()),
         }
     }
 
-    pub(super) fn remove_leftovers(
-        &self,
-        finished: &FinishedStatistics,
-    ) -> Result<(), CalibrateError> {
-        self.try_sweep(finished)
-            .map_err(cache_error(self.folder().path()))
-    }
-
-    fn try_sweep(&self, finished: &FinishedStatistics) -> io::Result<()> {
+    pub(super) fn remove_leftovers(&self, finished: &FinishedStatistics) -> Result<(), PassError> {
         let found = finished.layers.len();
         let mut needed: Vec<String> = (0..found).map(layer_name).collect();
         if finished.is_complete() {
@@ -150,7 +113,8 @@ impl CalibrationFiles {
         } else {
             needed.extend(found.checked_sub(1).map(stream_name))
         }
-        self.entry.remove_leftovers(&needed)
+        let removed = self.entry.remove_leftovers(&needed);
+        removed.map_err(cache_error(self.entry.folder().path()))
     }
 
     fn stored(
@@ -162,18 +126,27 @@ impl CalibrationFiles {
         let name = layer_name(layer);
         let identity = self.identity(layer);
         let damaged = |why: &str| self.warn_damaged(&name, why, watch);
-        let (folder, name, extent) = (self.folder(), OsStr::new(&name), self.extent);
+        let (folder, name, extent) = (self.entry.folder(), OsStr::new(&name), self.extent);
         StoredLayer::open(folder, name, identity, hyper, extent, damaged)
     }
 
     fn stored_head(&self, hyper: &HyperParameters, watch: Progress) -> Option<StoredHead> {
         let identity = self.identity(hyper.layers);
         let damaged = |why: &str| self.warn_damaged(HEAD, why, watch);
-        StoredHead::open(self.folder(), OsStr::new(HEAD), identity, hyper, damaged)
+        StoredHead::open(
+            self.entry.folder(),
+            OsStr::new(HEAD),
+            identity,
+            hyper,
+            damaged,
+        )
     }
 
     fn warn_damaged(&self, name: &str, why: &str, watch: Progress) {
-        let said = format!("{}: {why}; it is made again", self.path(name).display());
+        let said = format!(
+            "{}: {why}; it is made again",
+            self.entry.path(name).display()
+        );
         watch.report(Event::Warning(&said));
     }
 
@@ -191,15 +164,11 @@ impl CalibrationFiles {
         stream: Digest,
         sums: &LayerSums,
         watch: Progress,
-    ) -> Result<StoredLayer, CalibrateError> {
+    ) -> Result<StoredLayer, PassError> {
         let name = layer_name(layer);
-        let path = self.path(&name);
-        let identity = self.identity(layer);
-        let written = store::write_layer(self.folder(), OsStr::new(&name), identity, stream, sums);
-        written.map_err(cache_error(&path))?;
-        self.remove_stream_before(layer)?;
-        let stored = self.stored(layer, hyper, watch);
-        stored.ok_or_else(|| cache_error(&path)(io::Error::other(WRITTEN_DAMAGED)))
+        let (folder, identity) = (self.entry.folder(), self.identity(layer));
+        let written = store::write_layer(folder, OsStr::new(&name), identity, stream, sums);
+        self.finish(layer, &name, written, || self.stored(layer, hyper, watch))
     }
 
     /// Removes the residual stream before it.
@@ -208,31 +177,38 @@ impl CalibrationFiles {
         hyper: &HyperParameters,
         sums: &MomentSums,
         watch: Progress,
-    ) -> Result<StoredHead, CalibrateError> {
-        let path = self.path(HEAD);
-        let identity = self.identity(hyper.layers);
-        let written = store::write_head(self.folder(), OsStr::new(HEAD), identity, sums);
-        written.map_err(cache_error(&path))?;
-        self.remove_stream_before(hyper.layers)?;
-        let stored = self.stored_head(hyper, watch);
-        stored.ok_or_else(|| cache_error(&path)(io::Error::other(WRITTEN_DAMAGED)))
+    ) -> Result<StoredHead, PassError> {
+        let (folder, identity) = (self.entry.folder(), self.identity(hyper.layers));
+        let written = store::write_head(folder, OsStr::new(HEAD), identity, sums);
+        let read = || self.stored_head(hyper, watch);
+        self.finish(hyper.layers, HEAD, written, read)
     }
 
-    fn remove_stream_before(&self, layer: usize) -> Result<(), CalibrateError> {
-        let Some(before) = layer.checked_sub(1) else {
-            return Ok(());
-        };
-        let done = stream_name(before);
-        let removed = self.folder().remove(OsStr::new(&done));
-        removed.map_err(cache_error(&self.path(&done)))
+    /// Reads a file that was written, and removes the residual stream before the layer.
+    fn finish<T>(
+        &self,
+        layer: usize,
+        name: &str,
+        written: io::Result<()>,
+        read: impl FnOnce() -> Option<T>,
+    ) -> Result<T, PassError> {
+        let path = self.entry.path(name);
+        written.map_err(cache_error(&path))?;
+        if let Some(before) = layer.checked_sub(1) {
+            let done = stream_name(before);
+            let removed = self.entry.folder().remove(OsStr::new(&done));
+            removed.map_err(cache_error(&self.entry.path(&done)))?;
+        }
+        read().ok_or_else(|| cache_error(&path)(io::Error::other(WRITTEN_DAMAGED)))
     }
 
     pub(super) fn stream_path(&self, layer: usize) -> PathBuf {
-        self.path(&stream_name(layer))
+        self.entry.path(&stream_name(layer))
     }
 
     pub(super) fn read_stream(&self, layer: usize) -> io::Result<File> {
-        self.folder()
+        self.entry
+            .folder()
             .open_for_reading(OsStr::new(&stream_name(layer)))
     }
 
@@ -242,7 +218,7 @@ impl CalibrationFiles {
         write: impl FnOnce(&mut dyn io::Write) -> io::Result<()>,
     ) -> io::Result<()> {
         let name = stream_name(layer);
-        disk::write_in(self.folder(), OsStr::new(&name), true, |to| write(to))
+        disk::write_in(self.entry.folder(), OsStr::new(&name), true, |to| write(to))
     }
 
     fn has_stream(&self, layer: usize, expected: Digest) -> bool {
@@ -261,7 +237,7 @@ impl CalibrationFiles {
     }
 }
 
-pub(super) fn cache_error(path: &Path) -> impl FnOnce(io::Error) -> CalibrateError {
+pub(super) fn cache_error(path: &Path) -> impl FnOnce(io::Error) -> PassError {
     let path = path.to_owned();
-    move |error| CalibrateError::Cache { path, error }
+    move |error| PassError::Cache { path, error }
 }

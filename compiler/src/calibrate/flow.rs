@@ -10,7 +10,7 @@ use htc_kernels::cpu::Cpu;
 use htc_loader::kv::{KvOptions, KvType};
 use htc_loader::{ExecError, Model};
 
-use super::error::{CalibrateError, Stage};
+use super::error::{PassError, Stage};
 use super::files::{CalibrationFiles, cache_error};
 use super::moments::MomentSums;
 use super::statistics::LayerSums;
@@ -23,8 +23,6 @@ use crate::math::{Algebra, FactoriseError};
 type StreamReader = HashedStream<BufReader<File>>;
 
 trait Pass {
-    fn stage(&self) -> Stage;
-
     fn reweigh(&mut self, factor: f64);
 
     fn check(&self) -> Result<(), FactoriseError>;
@@ -38,22 +36,13 @@ trait Pass {
     ) -> Result<(), ExecError>;
 }
 
-struct Block<'s, 'a> {
-    layer: usize,
-    sums: &'s mut LayerSums<'a>,
-}
-
-impl Pass for Block<'_, '_> {
-    fn stage(&self) -> Stage {
-        Stage::Layer(self.layer)
-    }
-
+impl Pass for LayerSums<'_> {
     fn reweigh(&mut self, factor: f64) {
-        self.sums.reweigh(factor);
+        LayerSums::reweigh(self, factor);
     }
 
     fn check(&self) -> Result<(), FactoriseError> {
-        self.sums.check()
+        LayerSums::check(self)
     }
 
     fn batch(
@@ -62,9 +51,9 @@ impl Pass for Block<'_, '_> {
         position: usize,
         x: &mut [f32],
     ) -> Result<(), ExecError> {
-        self.sums.set_position(position);
-        sequence.block(self.layer, x, self.sums)?;
-        self.sums.add_stream(x);
+        self.set_position(position);
+        sequence.block(self.layer, x, self)?;
+        self.add_stream(x);
         Ok(())
     }
 }
@@ -75,10 +64,6 @@ struct HeadNorm<'s> {
 }
 
 impl Pass for HeadNorm<'_> {
-    fn stage(&self) -> Stage {
-        Stage::Head
-    }
-
     fn reweigh(&mut self, factor: f64) {
         self.sums.reweigh(factor);
     }
@@ -120,16 +105,16 @@ impl<'a> ForwardPass<'a> {
         first: Stage,
         device: &'a dyn Device,
         watch: Progress<'a>,
-    ) -> Result<Self, CalibrateError> {
+    ) -> Result<Self, PassError> {
         let context = text.windows().context();
         let sequence = device.sequence(model, context, &KvOptions::new(KvType::F32));
         let path = || model.file().path.clone();
         let sequence = sequence.map_err(|error| match error {
-            ExecError::Load(error) => CalibrateError::Load {
+            ExecError::Load(error) => PassError::Load {
                 path: path(),
                 error: *error,
             },
-            error => CalibrateError::Exec {
+            error => PassError::Exec {
                 path: path(),
                 stage: first,
                 error,
@@ -152,12 +137,12 @@ impl<'a> ForwardPass<'a> {
         &mut self,
         layer: usize,
         before: Option<&StoredLayer>,
-    ) -> Result<StoredLayer, CalibrateError> {
+    ) -> Result<StoredLayer, PassError> {
         let (cpu, files) = (self.cpu.clone(), self.files);
         let hyper = self.model.hyper();
         let algebra = self.algebra;
         let failed = |error| self.sums(Stage::Layer(layer), error);
-        let extent = files.extent();
+        let extent = files.extent;
         let mut sums = LayerSums::new(&cpu, algebra, hyper, layer, extent).map_err(failed)?;
         let mut source = before.map(|_| self.stream_before(layer)).transpose()?;
         let digest = self.write_stream(layer, &mut source, &mut sums)?;
@@ -170,10 +155,7 @@ impl<'a> ForwardPass<'a> {
         files.write_layer(layer, hyper, digest, &sums, self.watch)
     }
 
-    pub(super) fn head(
-        &mut self,
-        before: Option<&StoredLayer>,
-    ) -> Result<StoredHead, CalibrateError> {
+    pub(super) fn head(&mut self, before: Option<&StoredLayer>) -> Result<StoredHead, PassError> {
         let (cpu, files) = (self.cpu.clone(), self.files);
         let hyper = self.model.hyper();
         let sums = MomentSums::with_algebra(self.algebra, hyper.width);
@@ -200,20 +182,18 @@ impl<'a> ForwardPass<'a> {
         layer: usize,
         source: Option<StreamReader>,
         before: Option<&StoredLayer>,
-    ) -> Result<(), CalibrateError> {
+    ) -> Result<(), PassError> {
         match (source, before) {
             (Some(read), Some(before))
                 if read.hasher.clone().finish() != before.stream_digest() =>
             {
-                Err(CalibrateError::StreamChanged(
-                    self.files.stream_path(layer - 1),
-                ))
+                Err(PassError::FileChanged(self.files.stream_path(layer - 1)))
             }
             _ => Ok(()),
         }
     }
 
-    fn stream_before(&self, layer: usize) -> Result<StreamReader, CalibrateError> {
+    fn stream_before(&self, layer: usize) -> Result<StreamReader, PassError> {
         let file = self.files.read_stream(layer - 1);
         let file = file.map_err(|error| cache_error(&self.files.stream_path(layer - 1))(error))?;
         Ok(HashedStream {
@@ -227,15 +207,14 @@ impl<'a> ForwardPass<'a> {
         layer: usize,
         source: &mut Option<StreamReader>,
         sums: &mut LayerSums,
-    ) -> Result<Digest, CalibrateError> {
+    ) -> Result<Digest, PassError> {
         let target = self.files.stream_path(layer);
         let mut outcome = Ok(Digest::default());
         let files = self.files;
         let written = files.write_stream(layer, |to| {
             let hasher = Hasher::default();
             let mut hashed = HashedStream { to, hasher };
-            let mut block = Block { layer, sums };
-            let passed = self.pass(layer, source, &mut block, Some(&mut hashed));
+            let passed = self.pass(layer, source, sums, Some(&mut hashed));
             outcome = passed.map(|()| hashed.hasher.finish());
             match &outcome {
                 Ok(_) => Ok(()),
@@ -253,8 +232,13 @@ impl<'a> ForwardPass<'a> {
         source: &mut Option<StreamReader>,
         through: &mut dyn Pass,
         mut to: Option<&mut dyn Write>,
-    ) -> Result<(), CalibrateError> {
-        let width = self.model.hyper().width;
+    ) -> Result<(), PassError> {
+        let (width, layers) = (self.model.hyper().width, self.model.hyper().layers);
+        let stage = if layer < layers {
+            Stage::Layer(layer)
+        } else {
+            Stage::Head
+        };
         let target: PathBuf = self.files.stream_path(layer);
         for (index, window) in self.text.windows().iter().enumerate() {
             if let Some(factor) = self.text.reweigh_factor_at(index) {
@@ -269,13 +253,13 @@ impl<'a> ForwardPass<'a> {
                         .map_err(cache_error(&target))?,
                     None => {
                         let embedded = self.sequence.embed(batch, &mut self.x);
-                        embedded.map_err(|error| self.exec(through.stage(), error))?;
+                        embedded.map_err(|error| self.exec(stage, error))?;
                     }
                 }
                 let done = through.batch(&mut *self.sequence, position, &mut self.x);
-                done.map_err(|error| self.exec(through.stage(), error))?;
+                done.map_err(|error| self.exec(stage, error))?;
                 if !all_finite(&self.x) {
-                    return Err(self.not_finite(through.stage()));
+                    return Err(self.not_finite(stage));
                 }
                 if let Some(to) = &mut to {
                     write_numbers(to, &self.x, &mut self.bytes).map_err(cache_error(&target))?;
@@ -283,26 +267,30 @@ impl<'a> ForwardPass<'a> {
                 position += batch.len();
             }
             let summed = through.check();
-            summed.map_err(|error| self.sums(through.stage(), error))?;
+            summed.map_err(|error| self.sums(stage, error))?;
             self.watch.report(Event::Window);
             self.watch.check_cancelled()?;
         }
         Ok(())
     }
 
-    fn exec(&self, stage: Stage, error: ExecError) -> CalibrateError {
+    fn exec(&self, stage: Stage, error: ExecError) -> PassError {
         let path = self.model.file().path.clone();
-        CalibrateError::Exec { path, stage, error }
+        PassError::Exec { path, stage, error }
     }
 
-    fn sums(&self, stage: Stage, error: FactoriseError) -> CalibrateError {
+    fn sums(&self, stage: Stage, error: FactoriseError) -> PassError {
         let path = self.model.file().path.clone();
-        CalibrateError::DeviceSums { path, stage, error }
+        PassError::DeviceSums { path, stage, error }
     }
 
-    fn not_finite(&self, stage: Stage) -> CalibrateError {
+    fn not_finite(&self, stage: Stage) -> PassError {
         let path = self.model.file().path.clone();
-        CalibrateError::NotFinite { path, stage }
+        PassError::NotFinite {
+            path,
+            place: stage.to_string(),
+            what: "an activation",
+        }
     }
 }
 

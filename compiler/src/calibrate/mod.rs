@@ -36,8 +36,7 @@ pub use crate::options::{CalibrationOptions, DEFAULT_CONTEXT, DEFAULT_TOKENS};
 use crate::options::{CalibrationText, TextSource};
 use crate::system::{memory, text};
 pub use cache::{cache_folder, remove_entry};
-use contents::CalibrationContents;
-pub use error::{CalibrateError, Stage};
+pub use error::{PassError, Stage};
 use files::{CalibrationFiles, FinishedStatistics};
 use flow::ForwardPass;
 pub use shipped::{ShippedPart, shipped_digest, shipped_text};
@@ -49,29 +48,29 @@ const VERSION: u32 = 4;
 
 impl CalibrationOptions {
     /// Checks that the model can be calibrated with these options.
-    pub fn check(&self, hyper: &HyperParameters) -> Result<(), CalibrateError> {
+    pub fn check(&self, hyper: &HyperParameters) -> Result<(), PassError> {
         let (tokens, limit) = (self.max_tokens(), hyper.context);
         let context = self.window_size(limit);
         if tokens < context || context == 0 {
-            return Err(CalibrateError::FewTokens { tokens, context });
+            return Err(PassError::FewTokens { tokens, context });
         }
         if context > limit {
-            return Err(CalibrateError::LongContext { context, limit });
+            return Err(PassError::LongContext { context, limit });
         }
         for path in self.files() {
             text::open(path)?;
         }
         for (index, text) in self.texts.iter().enumerate() {
             if !(text.weight > 0.0 && text.weight.is_finite()) {
-                return Err(CalibrateError::InvalidWeight(text.weight));
+                return Err(PassError::InvalidWeight(text.weight));
             }
             let same = |other: &TextSource| other.is_same(&text.source);
             if self.texts[..index].iter().any(|other| same(&other.source)) {
-                return Err(CalibrateError::DuplicateText(text.source.clone()));
+                return Err(PassError::DuplicateText(text.source.clone()));
             }
             let is_text = |other: &&PathBuf| same(&TextSource::File(other.to_path_buf()));
             if let Some(other) = self.held_out.as_ref().filter(is_text) {
-                return Err(CalibrateError::HeldOutIsText(other.clone()));
+                return Err(PassError::HeldOutIsText(other.clone()));
             }
         }
         Ok(())
@@ -224,7 +223,7 @@ pub fn calibrate(
     options: &CalibrationOptions,
     device: &dyn Device,
     watch: Progress,
-) -> Result<Calibration, CalibrateError> {
+) -> Result<Calibration, PassError> {
     let hyper = model.hyper();
     options.check(hyper)?;
     let CalibrationTexts {
@@ -244,10 +243,10 @@ pub fn calibrate(
     let windows = text.windows().count();
     let extent = TextExtent { context, windows };
     let files = CalibrationFiles::open(options, key, extent)?;
-    let lock = files.lock(options, watch)?;
+    let lock = files.entry.lock(options, watch)?;
     let finished = files.finished(hyper, watch);
     let is_new = !finished.is_complete();
-    let lock = files.optional_lock(lock, !is_new)?;
+    let lock = files.entry.optional_lock(lock, !is_new)?;
     if is_new {
         check_memory(model, extent, device)?;
     }
@@ -320,7 +319,7 @@ fn rare_experts_note(layers: &[Arc<StoredLayer>]) -> Option<String> {
 pub fn calibration_windows(
     model: &Model,
     options: &CalibrationOptions,
-) -> Result<WeightedWindows, CalibrateError> {
+) -> Result<WeightedWindows, PassError> {
     Ok(CalibrationTexts::load(model, options)?.text)
 }
 
@@ -332,27 +331,20 @@ struct CalibrationTexts {
 }
 
 impl CalibrationTexts {
-    fn load(
-        model: &Model,
-        options: &CalibrationOptions,
-    ) -> Result<CalibrationTexts, CalibrateError> {
+    fn load(model: &Model, options: &CalibrationOptions) -> Result<CalibrationTexts, PassError> {
         let tokenizer = tokenizer(model)?;
         let context = options.window_size(model.hyper().context);
         let most = options.max_tokens() / context;
         let windows = |source: &TextSource, text: &str, most| {
             let text = Windows::new(&tokenizer, text, context, most);
-            text.map_err(|error| CalibrateError::TooShort {
+            text.map_err(|error| PassError::OfText {
                 text: source.clone(),
-                error,
+                error: Box::new(error),
             })
         };
         let (mut parts, mut texts, mut held_out) = (Vec::new(), Vec::new(), Vec::new());
         for CalibrationText { source, weight } in &options.texts {
-            let CalibrationContents {
-                text,
-                sha256,
-                left_out,
-            } = CalibrationContents::read(source, &tokenizer)?;
+            let (text, sha256, left_out) = contents::read(source, &tokenizer)?;
             let used = match &options.held_out {
                 Some(_) => windows(source, &text, Some(most))?,
                 None => {
@@ -377,7 +369,7 @@ impl CalibrationTexts {
             held_out.push(windows(&path.into(), &text, Some(MAX_HELD_OUT))?);
         }
         Ok(CalibrationTexts {
-            text: WeightedWindows::new(parts).ok_or(CalibrateError::NoText)?,
+            text: WeightedWindows::new(parts).ok_or(PassError::NoText)?,
             texts,
             held_out: HeldOut::new(held_out),
             held_out_text,
@@ -386,11 +378,7 @@ impl CalibrationTexts {
 }
 
 /// A small file may claim any width.
-fn check_memory(
-    model: &Model,
-    extent: TextExtent,
-    device: &dyn Device,
-) -> Result<(), CalibrateError> {
+fn check_memory(model: &Model, extent: TextExtent, device: &dyn Device) -> Result<(), PassError> {
     let (hyper, threads) = (model.hyper(), device.pool().threads());
     let session = if device.has_own_memory() {
         0
@@ -399,7 +387,7 @@ fn check_memory(
     };
     let needed = session.saturating_add(sums_bytes(hyper));
     match memory::available() {
-        Some(available) if available < needed => Err(CalibrateError::NoMemory {
+        Some(available) if available < needed => Err(PassError::NoMemory {
             path: model.file().path.clone(),
             needed,
             available,
@@ -408,8 +396,8 @@ fn check_memory(
     }
 }
 
-fn tokenizer(model: &Model) -> Result<Tokenizer, CalibrateError> {
-    let failed = |error| CalibrateError::Tokenizer {
+fn tokenizer(model: &Model) -> Result<Tokenizer, PassError> {
+    let failed = |error| PassError::Tokenizer {
         path: model.file().path.clone(),
         error,
     };

@@ -48,6 +48,8 @@ pub fn sample_windows(extent: TextExtent) -> Vec<usize> {
 /// Statistics of a layer during the forward pass.
 pub struct LayerSums<'a> {
     cpu: &'a Cpu,
+    /// Block index.
+    pub layer: usize,
     /// Inputs of the projections, in the order of [`block_inputs`].
     pub sites: Vec<SiteSums>,
     /// Residual stream after the layer, without the first positions of windows.
@@ -67,21 +69,13 @@ pub struct LayerSums<'a> {
     /// Sums of squared norms of the attention and feed-forward outputs.
     pub branches: [f64; 2],
     /// Per kv head: queries of its heads and keys after the rotary embedding, and values.
-    pub heads: Vec<HeadSums>,
+    pub heads: Vec<[MomentSums; 3]>,
     width: usize,
     head_size: usize,
     query_heads: usize,
     extent: TextExtent,
     later: usize,
     position: usize,
-}
-
-/// Moments of one kv head.
-pub struct HeadSums {
-    /// Queries of all query heads of the group.
-    pub queries: MomentSums,
-    pub keys: MomentSums,
-    pub values: MomentSums,
 }
 
 /// Moments of an input.
@@ -125,6 +119,7 @@ impl<'a> LayerSums<'a> {
         let sites = block_inputs(hyper, layer).into_iter().map(site);
         Ok(LayerSums {
             cpu,
+            layer,
             sites: sites.collect::<Result<_, _>>()?,
             stream: MomentSums::with_algebra(algebra, hyper.width)?,
             sink: MomentSums::new(hyper.width),
@@ -135,11 +130,7 @@ impl<'a> LayerSums<'a> {
             sample: Vec::new(),
             branches: [0.0; 2],
             heads: (0..hyper.kv_heads)
-                .map(|_| HeadSums {
-                    queries: head(),
-                    keys: head(),
-                    values: head(),
-                })
+                .map(|_| [head(), head(), head()])
                 .collect(),
             width: hyper.width,
             head_size: hyper.head_size,
@@ -201,8 +192,7 @@ impl<'a> LayerSums<'a> {
     /// Multiplies the weight of all sums so far by `factor`.
     pub fn reweigh(&mut self, factor: f64) {
         self.flush_first_rows();
-        let heads = self.heads.iter_mut();
-        let heads = heads.flat_map(|head| [&mut head.queries, &mut head.keys, &mut head.values]);
+        let heads = self.heads.iter_mut().flatten();
         let moments = self.sites.iter_mut().map(|site| &mut site.moments);
         let moments = moments
             .chain([&mut self.stream, &mut self.sink])
@@ -215,8 +205,7 @@ impl<'a> LayerSums<'a> {
 
     /// Returns true if everything can be stored.
     pub fn is_finite(&self) -> bool {
-        let heads = self.heads.iter();
-        let heads = heads.flat_map(|head| [&head.queries, &head.keys, &head.values]);
+        let heads = self.heads.iter().flatten();
         let sites = self.sites.iter().map(|site| &site.moments);
         let moments = sites.chain([&self.stream, &self.sink]);
         moments.chain(heads).all(MomentSums::fits_float32)
@@ -257,19 +246,16 @@ impl Tap for LayerSums<'_> {
             Point::FfnBranch => self.branches[1] += squared_norm(self.without_first(x).1),
             Point::Queries | Point::Keys | Point::Values => {
                 let heads = self.heads.len();
-                let width = match point {
-                    Point::Queries => self.query_heads * size,
-                    _ => size,
+                let (part, width) = match point {
+                    Point::Queries => (0, self.query_heads * size),
+                    Point::Keys => (1, size),
+                    _ => (2, size),
                 };
                 cpu.pool().chunks_mut(&mut self.heads, 1, |index, head| {
                     let rows = x.chunks_exact((width * heads).max(1));
                     let parts = rows.map(|row| &row[index * width..][..width]);
                     let vectors = parts.flat_map(|part| part.chunks_exact(size.max(1)));
-                    match point {
-                        Point::Queries => head[0].queries.add_on_this_thread(cpu, vectors),
-                        Point::Keys => head[0].keys.add_on_this_thread(cpu, vectors),
-                        _ => head[0].values.add_on_this_thread(cpu, vectors),
-                    }
+                    head[0][part].add_on_this_thread(cpu, vectors);
                 });
             }
             _ => {}

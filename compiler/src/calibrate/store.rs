@@ -136,8 +136,7 @@ pub fn write_layer(
     sums: &LayerSums,
 ) -> io::Result<()> {
     write_sealed(folder, name, identity, stream, |to| {
-        let heads = sums.heads.iter();
-        let heads = heads.flat_map(|head| [&head.queries, &head.keys, &head.values]);
+        let heads = sums.heads.iter().flatten();
         experts::for_each_moment(&sums.sites, |moment| {
             write_moment(to, moment.count, &moment.mean, &moment.second)
         })?;
@@ -462,7 +461,7 @@ fn moment_at(file: &[u8], start: usize, order: usize) -> StoredMoment {
     }
 }
 
-fn float32(file: &[u8], at: usize, count: usize) -> Vec<f32> {
+pub(crate) fn float32(file: &[u8], at: usize, count: usize) -> Vec<f32> {
     let numbers = file[at..at + 4 * count].as_chunks::<4>().0.iter();
     numbers.map(|bytes| f32::from_le_bytes(*bytes)).collect()
 }

@@ -134,11 +134,7 @@ fn statistics_match_the_observed_vectors() {
         let keys = head(of(Point::Keys), kv, 2);
         let values = head(of(Point::Values), kv, 2);
         let sums = &sums.heads[kv];
-        for (sums, x) in [
-            (&sums.queries, queries),
-            (&sums.keys, keys),
-            (&sums.values, values),
-        ] {
+        for (sums, x) in sums.iter().zip([queries, keys, values]) {
             assert_eq!(sums.count(), x.len() as u64 / 3);
             close(&sums.mean(), &moments(&x, 3).0);
         }
@@ -353,7 +349,7 @@ fn a_weight_counts_as_repetitions() {
         let sites = sites.map(|site| &site.moments);
         let head = &sums.heads[1];
         let all = sites.into_iter().chain([&sums.stream, &sums.sink]);
-        let all = all.chain([&head.queries, &head.keys, &head.values]);
+        let all = all.chain(head);
         all.flat_map(|moments| [moments.mean(), moments.second_moment()].concat())
             .collect::<Vec<f64>>()
     };

@@ -4,20 +4,11 @@ use std::ops::Range;
 
 use htc_formats::htz::{Digest, Hasher};
 use htc_loader::tokenizer::{AddSpecialTokens, Tokenizer};
-use thiserror::Error;
+
+use super::PassError;
 
 /// Unless a quarter of the calibration windows is more.
 pub(super) const MAX_HELD_OUT: usize = 64;
-
-/// Error returned when a text is shorter than a window.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("{found} tokens, one window needs {needed}; give a longer text or a smaller `context`")]
-pub struct TextTooShort {
-    /// Tokens of the text.
-    pub found: usize,
-    /// Tokens per window.
-    pub needed: usize,
-}
 
 /// Windows of a text, tokenised once and cut; the first token of each window is replaced by BOS if
 /// used.
@@ -29,16 +20,19 @@ pub struct Windows {
 
 impl Windows {
     /// Cuts a text into at most `most` windows.
+    ///
+    /// # Errors
+    /// [`PassError::TextTooShort`].
     pub fn new(
         tokenizer: &Tokenizer,
         text: &str,
         context: usize,
         most: Option<usize>,
-    ) -> Result<Windows, TextTooShort> {
+    ) -> Result<Windows, PassError> {
         let mut tokens = tokenizer.encode(text, AddSpecialTokens::AsConfigured);
         let held = tokens.len().checked_div(context).unwrap_or(0);
         if held == 0 {
-            return Err(TextTooShort {
+            return Err(PassError::TextTooShort {
                 found: tokens.len(),
                 needed: context,
             });

@@ -1,11 +1,9 @@
 //! Workspace that makes and measures each candidate once.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use htc_formats::htz::{ActiveFractionPoint, Digest, HtzError, QualityRecord, TuningRecord};
-use htc_formats::model::Role;
+use htc_formats::htz::Digest;
 use htc_formats::source::ModelFile;
 use htc_loader::Model;
 use htc_loader::dial::ActiveSetting;
@@ -13,13 +11,11 @@ use htc_loader::kv::{KvOptions, KvType};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::dial::ACTIVE_FRACTION_POINTS;
-use super::request::ChoiceRequest;
 use super::{Selection, TrialError};
-use crate::calibrate::Calibration;
+use crate::calibrate::PassError;
 use crate::calibrate::windows::Windows;
 use crate::event::{Event, Progress};
-use crate::make::{Artifact, AxiomSearch, BuiltArtifact, TensorChange};
+use crate::make::{Artifact, AxiomSearch};
 use crate::measure::{self, Distance, Evaluation, Execution};
 use crate::options::{DenseType, Shrinkage, Treatment};
 use crate::plan::{Method, Plan};
@@ -79,15 +75,16 @@ pub(super) struct Candidate {
 }
 
 pub(super) struct CandidateEvaluator<'a> {
-    selection: Selection<'a>,
-    model: Arc<Model>,
+    pub selection: Selection<'a>,
+    /// The source.
+    pub model: Arc<Model>,
     trials: RefCell<Vec<Trial>>,
 }
 
 impl<'a> CandidateEvaluator<'a> {
     pub(super) fn new(selection: Selection<'a>) -> Result<Self, TrialError> {
         let source = selection.builder.source;
-        let model = Model::bind(source.clone()).map_err(|error| TrialError::Load {
+        let model = Model::bind(source.clone()).map_err(|error| PassError::Load {
             path: source.path.clone(),
             error,
         })?;
@@ -98,20 +95,8 @@ impl<'a> CandidateEvaluator<'a> {
         })
     }
 
-    pub(super) fn request(&self) -> ChoiceRequest {
-        self.selection.request
-    }
-
     pub(super) fn into_trials(self) -> Vec<Trial> {
         self.trials.into_inner()
-    }
-
-    pub(super) fn build(
-        &self,
-        plan: &Plan,
-        treatment: Treatment,
-    ) -> Result<BuiltArtifact, TrialError> {
-        Ok(self.selection.builder.build(plan, treatment)?)
     }
 
     pub(super) fn measure(
@@ -127,7 +112,7 @@ impl<'a> CandidateEvaluator<'a> {
             None => {
                 let ratio = plan.ratio();
                 self.progress().report(Event::Trial { treatment, ratio });
-                let built = self.build(plan, treatment)?;
+                let built = self.selection.builder.build(plan, treatment)?;
                 let (evaluation, distance) = self.evaluate(built.key, windows)?;
                 let searches = &built.treatment_report.axiom;
                 let sum = |of: fn(&AxiomSearch) -> f64| searches.iter().map(of).sum::<f64>();
@@ -135,7 +120,10 @@ impl<'a> CandidateEvaluator<'a> {
                 let trial = Trial {
                     tail: (!searches.is_empty()).then_some(tail),
                     gauge: plan
-                        .treatment_of_factors(treatment, self.calibration().is_some())
+                        .treatment_of_factors(
+                            treatment,
+                            self.selection.builder.calibration.is_some(),
+                        )
                         .gauge
                         .to_string(),
                     sink: treatment.sink.to_string(),
@@ -166,18 +154,6 @@ impl<'a> CandidateEvaluator<'a> {
         })
     }
 
-    pub(super) fn calibration(&self) -> Option<&'a Calibration> {
-        self.selection.builder.calibration
-    }
-
-    pub(super) fn source(&self) -> &Model {
-        &self.model
-    }
-
-    pub(super) fn threads(&self) -> usize {
-        self.selection.builder.threads()
-    }
-
     pub(super) fn progress(&self) -> Progress<'a> {
         self.selection.builder.progress
     }
@@ -190,41 +166,9 @@ impl<'a> CandidateEvaluator<'a> {
         self.selection.clock.time(stage, work)
     }
 
-    pub(super) fn with_tuned(
-        &self,
-        built: &BuiltArtifact,
-        changes: &BTreeMap<Role, TensorChange>,
-        record: TuningRecord,
-    ) -> Result<BuiltArtifact, TrialError> {
-        let points = ACTIVE_FRACTION_POINTS;
-        let builder = &self.selection.builder;
-        Ok(builder.with_tuned(built, changes, record, points)?)
-    }
-
     pub(super) fn derive_trial(&self, from: usize, of: impl FnOnce(Trial) -> Trial) -> usize {
         let found = self.trials.borrow().get(from).cloned();
         found.map_or(from, |trial| self.add_trial(of(trial)))
-    }
-
-    pub(super) fn held_out_text(&self) -> Digest {
-        self.calibration()
-            .map_or_else(Digest::default, Calibration::held_out_digest)
-    }
-
-    pub(super) fn write_active_fractions(
-        &self,
-        key: Digest,
-        dial: Vec<ActiveFractionPoint>,
-    ) -> Result<(), HtzError> {
-        self.selection.builder.put_active_fractions(key, dial)
-    }
-
-    pub(super) fn write_quality(
-        &self,
-        key: Digest,
-        quality: Option<QualityRecord>,
-    ) -> Result<(), HtzError> {
-        self.selection.builder.put_quality(key, quality)
     }
 
     fn add_trial(&self, trial: Trial) -> usize {
@@ -254,7 +198,7 @@ impl<'a> CandidateEvaluator<'a> {
     pub(super) fn load_artifact(&self, key: Digest) -> Result<Arc<Model>, TrialError> {
         let file = ModelFile::from_htz(&self.artifact(key).open()?)?;
         let path = file.path.clone();
-        let model = Model::bind(file).map_err(|error| TrialError::Load { path, error })?;
+        let model = Model::bind(file).map_err(|error| PassError::Load { path, error })?;
         Ok(Arc::new(model))
     }
 

@@ -86,7 +86,7 @@ impl Selection<'_> {
             .iter()
             .all(|point| point.perplexity_ratio.is_finite())
         {
-            bench.write_active_fractions(key, points.clone())?;
+            self.builder.put_active_fractions(key, points.clone())?;
         }
         chosen.active_fractions = points;
         Ok(())

@@ -1,14 +1,11 @@
 //! Errors of the selection.
 
-use std::path::PathBuf;
-
 use htc_formats::htz::HtzError;
-use htc_loader::ExecError;
 
+use crate::calibrate::PassError;
 use crate::event::Cancelled;
-use crate::gradient::GradientError;
 use crate::make::MakeError;
-use crate::measure::{Distance, EvaluateError};
+use crate::measure::Distance;
 use crate::options::{GaugeKind, OptionError, QualityLimit};
 use crate::plan::PlanError;
 use crate::system::show::format_interval;
@@ -63,17 +60,9 @@ pub enum TrialError {
         /// Number of required windows.
         needed: usize,
     },
-    /// A model cannot be evaluated.
+    /// A model cannot be loaded, evaluated or tuned.
     #[error(transparent)]
-    Evaluate(#[from] EvaluateError),
-    /// A model cannot be loaded.
-    #[error("{}: {error}", path.display())]
-    Load {
-        /// Path of the model.
-        path: PathBuf,
-        /// Cause.
-        error: ExecError,
-    },
+    Pass(#[from] PassError),
     /// A candidate has no plan.
     #[error(transparent)]
     Plan(#[from] PlanError),
@@ -83,9 +72,6 @@ pub enum TrialError {
     /// A candidate cannot be made.
     #[error(transparent)]
     Make(#[from] MakeError),
-    /// Scales cannot be tuned.
-    #[error(transparent)]
-    Tune(#[from] GradientError),
     /// Measurements cannot be written.
     #[error(transparent)]
     WriteRecord(#[from] HtzError),

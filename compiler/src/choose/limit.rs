@@ -38,7 +38,7 @@ impl CandidateEvaluator<'_> {
         ratio: f64,
         windows: &Windows,
     ) -> Result<Candidate, TrialError> {
-        let (limit, treatment) = (self.request().limit, start.treatment);
+        let (limit, treatment) = (self.selection.request.limit, start.treatment);
         let steps = match start.plan.request().method {
             Method::Quantise => STEPS_OF_FILES,
             Method::PerProjection | Method::SharedBasis => STEPS_OF_FACTORS,

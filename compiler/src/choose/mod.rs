@@ -150,7 +150,7 @@ impl<'a> Selection<'a> {
                 request.treatment.resolve(request.calibrated)?,
             ),
         };
-        let built = bench.build(&plan, treatment)?;
+        let built = self.builder.build(&plan, treatment)?;
         let (built, tuning) = match (&mut best, &validation) {
             (Some(best), Some(validation)) if request.tune > 0 => {
                 bench.tune_candidate(best, built, &validation.all)?

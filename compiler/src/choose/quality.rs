@@ -4,6 +4,7 @@ use htc_formats::htz::{self, Digest, HtzError, QualityRecord, Record};
 
 use super::TrialError;
 use super::bench::CandidateEvaluator;
+use crate::calibrate::Calibration;
 use crate::calibrate::windows::Windows;
 use crate::measure::{Distance, Evaluation};
 
@@ -17,9 +18,11 @@ impl CandidateEvaluator<'_> {
         evaluation: &Evaluation,
         distance: &Distance,
     ) -> Result<Option<String>, TrialError> {
-        let text = self.held_out_text();
+        let builder = &self.selection.builder;
+        let text = builder.calibration.map(Calibration::held_out_digest);
+        let text = text.unwrap_or_default();
         let record = record(text, windows, validation_windows, evaluation, distance);
-        match self.write_quality(key, Some(record)) {
+        match builder.put_quality(key, Some(record)) {
             // Also removes a record of an earlier run.
             Err(HtzError::Property {
                 record: Record::Quality,
@@ -27,7 +30,7 @@ impl CandidateEvaluator<'_> {
                 found,
                 ..
             }) => {
-                self.write_quality(key, None)?;
+                builder.put_quality(key, None)?;
                 Ok(Some(format!(
                     "the quality is not in the artifact, since {property} is {found}"
                 )))

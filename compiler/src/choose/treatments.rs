@@ -19,7 +19,7 @@ impl CandidateEvaluator<'_> {
         plan: &Plan,
         validation: &ValidationWindows,
     ) -> Result<Candidate, TrialError> {
-        let (request, windows) = (self.request(), &validation.all);
+        let (request, windows) = (self.selection.request, &validation.all);
         let mut treatments = request.candidate_treatments()?.into_iter();
         let nothing = || TrialError::TooFewHeldOutWindows {
             decision: "`gauge`".into(),

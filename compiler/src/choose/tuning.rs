@@ -5,8 +5,8 @@ use std::fmt;
 use htc_formats::htz::TuningRecord;
 use htc_loader::dial::ActiveSetting;
 
-use super::TrialError;
 use super::bench::{Candidate, CandidateEvaluator, Trial};
+use super::{ACTIVE_FRACTION_POINTS, TrialError};
 use crate::calibrate::windows::Windows;
 use crate::make::BuiltArtifact;
 use crate::measure::{Distance, Evaluation};
@@ -42,7 +42,7 @@ impl CandidateEvaluator<'_> {
         };
         let (evaluation, distance) = self.measure_built(&better, windows)?;
         course.kl_after = Some(distance.kl);
-        let limit = self.request().limit;
+        let limit = self.selection.request.limit;
         let holds = limit.is_none() || limit.holds(&distance);
         let gained = holds && distance.kl < candidate.distance.kl;
         let trial = self.derive_trial(candidate.trial, |trial| Trial {
@@ -69,7 +69,7 @@ impl CandidateEvaluator<'_> {
         before: Option<&Tuning>,
         windows: &Windows,
     ) -> Result<(Option<BuiltArtifact>, Option<Tuning>), TrialError> {
-        let limit = self.request().limit;
+        let limit = self.selection.request.limit;
         let bases = TunedBases {
             built: of_bases,
             steps: before.map_or(0, |course| course.kept),
@@ -112,7 +112,7 @@ impl CandidateEvaluator<'_> {
         bases: Option<TunedBases<'_>>,
         windows: &Windows,
     ) -> Result<Option<(Tuning, Option<BuiltArtifact>)>, TrialError> {
-        let Some(calibration) = self.calibration() else {
+        let Some(calibration) = self.selection.builder.calibration else {
             return Ok(None);
         };
         let made = self.load_artifact(built.key)?;
@@ -121,13 +121,13 @@ impl CandidateEvaluator<'_> {
             .map(|bases| self.load_artifact(bases.built.key))
             .transpose()?;
         let course = TuningInputs {
-            source: self.source(),
+            source: &self.model,
             compiled: &made,
             bases: bases.as_deref(),
             calibration,
             held_out: windows,
-            steps: self.request().tune,
-            threads: self.threads(),
+            steps: self.selection.request.tune,
+            threads: self.selection.builder.threads(),
         };
         let artifact = self.artifact(built.key);
         let tuned = self.time_stage(Stage::Tune, || course.tune(artifact, self.progress()))?;
@@ -145,8 +145,9 @@ impl CandidateEvaluator<'_> {
             kl_before: kl(0),
             kl_after: kl(course.kept),
         };
-        match self.with_tuned(built, &changes, record) {
-            Err(TrialError::Make(error)) if error.has_no_code() => {
+        let builder = &self.selection.builder;
+        match builder.with_tuned(built, &changes, record, ACTIVE_FRACTION_POINTS) {
+            Err(error) if error.has_no_code() => {
                 course.discard(&error);
                 Ok(Some((course, None)))
             }
@@ -171,23 +172,14 @@ impl CandidateEvaluator<'_> {
 
 impl fmt::Display for Tuning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Tuning {
-            asked,
-            taken,
-            kept,
-            numbers,
-            trace: _,
-            kl_before,
-            kl_after,
-            without_code,
-        } = self;
-        if let Some(why) = without_code {
+        let (asked, taken, kl_before) = (self.asked, self.taken, self.kl_before);
+        if let Some(why) = &self.without_code {
             return write!(
                 f,
                 "scales stay as they were: what {taken} of {asked} steps found cannot be stored (KL {kl_before:.5}; {why})"
             );
         }
-        match (kept, kl_after) {
+        match (self.kept, self.kl_after) {
             (0, None) => write!(
                 f,
                 "scales stay as they were: {taken} of {asked} steps gained nothing (KL {kl_before:.5})"
@@ -198,8 +190,9 @@ impl fmt::Display for Tuning {
             ),
             (kept, after) => write!(
                 f,
-                "{numbers} scales of norms and rows, {kept} of {asked} steps: KL {kl_before:.5} -> {:.5} on the held-out windows that decide",
-                after.unwrap_or(*kl_before)
+                "{} scales of norms and rows, {kept} of {asked} steps: KL {kl_before:.5} -> {:.5} on the held-out windows that decide",
+                self.numbers,
+                after.unwrap_or(kl_before)
             ),
         }
     }

@@ -61,12 +61,8 @@ pub(crate) fn estimate(options: &CompileOptions, expected: EstimateInputs) -> Es
         treatment,
         calibration,
         candidates,
-        tune,
-        bytes,
-        vocabulary,
         speed,
-        uses_device_memory: elsewhere,
-        uses_device_algebra: algebra_elsewhere,
+        ..
     } = expected;
     let threads = options.threads;
     let jobs = layout::write_steps(source, plan, treatment.bias);
@@ -98,9 +94,9 @@ pub(crate) fn estimate(options: &CompileOptions, expected: EstimateInputs) -> Es
         stages_before,
         window,
         threads,
-        vocabulary,
+        expected.vocabulary,
     );
-    let copies = if algebra_elsewhere {
+    let copies = if expected.uses_device_algebra {
         threads as u64 * matrices::host_copy_bytes(source.hyper.width)
     } else {
         0
@@ -109,7 +105,7 @@ pub(crate) fn estimate(options: &CompileOptions, expected: EstimateInputs) -> Es
     let calibrated = calibration.map_or(0, |found| {
         let context = found.context;
         let gauged = treatment.gauge != GaugeKind::None;
-        let sessions = if elsewhere {
+        let sessions = if expected.uses_device_memory {
             0
         } else {
             session_bytes(&source.hyper, context)
@@ -178,9 +174,10 @@ pub(crate) fn estimate(options: &CompileOptions, expected: EstimateInputs) -> Es
             let tokens = windows.count() * calibration.map_or(0, |found| found.context);
             2.0 * times * forward_seconds(source, tokens, threads, true).unwrap_or(0.0)
         }),
-        tune: stages::tuning_factor(options) * stages::tuning_seconds(source, tune, speed, threads),
+        tune: stages::tuning_factor(options)
+            * stages::tuning_seconds(source, expected.tune, speed, threads),
     };
-    let tuning = match (tune, calibration) {
+    let tuning = match (expected.tune, calibration) {
         (0, _) | (_, None) => 0,
         (_, Some(found)) => {
             let (hyper, context) = (&source.hyper, found.context);
@@ -197,7 +194,7 @@ pub(crate) fn estimate(options: &CompileOptions, expected: EstimateInputs) -> Es
         0
     };
     Estimate {
-        bytes,
+        bytes: expected.bytes,
         peak_memory: peak_memory + kept,
         seconds: stages.total(),
         stages,

@@ -61,13 +61,7 @@ const GRADIENT_PASSES: f64 = 3.0;
 
 /// Returns the seconds of calibration and gradients.
 pub fn calibration_seconds(work: Workload, speed: Speed) -> f64 {
-    let Workload {
-        source,
-        tokens,
-        gradient_tokens: back,
-        threads,
-        ..
-    } = work;
+    let (source, tokens, threads) = (work.source, work.tokens, work.threads);
     let hyper = &source.hyper;
     let heads = hyper.heads * hyper.head_size;
     let square = |n: usize| (n as f64).powi(2);
@@ -83,7 +77,8 @@ pub fn calibration_seconds(work: Workload, speed: Speed) -> f64 {
     let weights: f64 = members.iter().map(|m| projection_weights(hyper, m)).sum();
     let outputs: f64 = members.iter().map(|m| gradient_sums(hyper, m)).sum();
     let logits = (hyper.vocabulary * hyper.width) as f64;
-    let gradients = back as f64 * (GRADIENT_PASSES * weights + 2.0 * logits + 0.5 * outputs);
+    let gradients =
+        work.gradient_tokens as f64 * (GRADIENT_PASSES * weights + 2.0 * logits + 0.5 * outputs);
     forward + speed.product_seconds(moments / MOMENT_COST + gradients) / threads.max(1) as f64
 }
 

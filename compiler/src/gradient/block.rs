@@ -5,8 +5,6 @@
 //! backward pass finds all inputs and adds gradients value by value, in the reverse order of the
 //! steps.
 
-#[cfg(test)]
-use htc_formats::model::ProjectionKind;
 use htc_kernels::Pool;
 
 use super::number::Number;
@@ -77,24 +75,5 @@ impl<T: Number> Block<T> {
             Step::Norm(norm) => Some(norm),
             _ => None,
         })
-    }
-}
-
-#[cfg(test)]
-impl<T: Number> Block<T> {
-    /// Returns a projection that the block has.
-    pub fn projection(&self, kind: ProjectionKind) -> &Projection<T> {
-        let mut projections = self.projections();
-        projections
-            .find(|projection| projection.kind == kind)
-            .unwrap()
-    }
-
-    /// Returns a projection that the block has, to be changed.
-    pub fn projection_mut(&mut self, kind: ProjectionKind) -> &mut Projection<T> {
-        let mut projections = self.projections_mut();
-        projections
-            .find(|projection| projection.kind == kind)
-            .unwrap()
     }
 }

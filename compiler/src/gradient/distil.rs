@@ -8,14 +8,13 @@ use htc_formats::model::{MatrixId, Role};
 use htc_kernels::cpu::Cpu;
 use htc_loader::Model;
 
-use super::GradientError;
 use super::block::Block;
-use super::error::{check_finite, require_finite};
-use super::head::{Head, HeadWork, Rows, batch};
-use super::pass::windows_at_a_time;
+use super::head::{Head, HeadWork, batch};
+use super::pass::{check_finite, require_finite, windows_at_a_time};
 use super::scales::{Scale, Scales};
 use super::values::{ValueGradients, Values};
 use super::weights::{AnyHead, Blocks, Stored, required};
+use crate::calibrate::PassError;
 use crate::calibrate::windows::Windows;
 use crate::event::Progress;
 
@@ -50,7 +49,7 @@ impl Passes<'_> {
         tokens: &[u32],
         scales: Option<&Scales>,
         keeps: bool,
-    ) -> Result<Vec<Vec<f32>>, GradientError> {
+    ) -> Result<Vec<Vec<f32>>, PassError> {
         let model = blocks.model;
         let mut streams = vec![embed(model, tokens)?];
         for layer in 0..model.hyper().layers {
@@ -109,7 +108,7 @@ impl Passes<'_> {
         blocks: &Blocks<f32>,
         layer: usize,
         scales: Option<&Scales>,
-    ) -> Result<Block<f32>, GradientError> {
+    ) -> Result<Block<f32>, PassError> {
         let mut block = blocks.load(layer, self.cpu.pool())?;
         if let Some(scales) = scales {
             scales.put(layer, &mut block);
@@ -118,16 +117,10 @@ impl Passes<'_> {
     }
 }
 
-fn embed(model: &Model, tokens: &[u32]) -> Result<Vec<f32>, GradientError> {
-    let hyper = model.hyper();
+fn embed(model: &Model, tokens: &[u32]) -> Result<Vec<f32>, PassError> {
     let embedding = Stored::new(model.file(), MatrixId::Embedding.weight())?;
-    let mut x = vec![0.0; tokens.len() * hyper.width];
-    for (x, &token) in x.chunks_exact_mut(hyper.width.max(1)).zip(tokens) {
-        let token = token as usize;
-        embedding.rows(token..token + 1, x)?;
-        let scale = hyper.forward.embedding_scale.unwrap_or(1.0);
-        x.iter_mut().for_each(|x| *x *= scale);
-    }
+    let mut x = vec![0.0; tokens.len() * model.hyper().width];
+    embedding.look_up(tokens, &mut x)?;
     Ok(x)
 }
 
@@ -157,8 +150,8 @@ impl<'a> Distillation<'a> {
     /// Returns the source's predictions for windows.
     ///
     /// # Errors
-    /// [`GradientError`].
-    pub fn expected(&mut self, tokens: &[u32]) -> Result<Expected, GradientError> {
+    /// [`PassError`].
+    pub fn expected(&mut self, tokens: &[u32]) -> Result<Expected, PassError> {
         let mut streams = self.passes.through(&self.source, tokens, None, false)?;
         Ok(Expected(streams.pop().unwrap_or_default()))
     }
@@ -167,13 +160,13 @@ impl<'a> Distillation<'a> {
     /// each window without the last position, as evaluations do.
     ///
     /// # Errors
-    /// [`GradientError`].
+    /// [`PassError`].
     pub fn divergence(
         &mut self,
         windows: &Windows,
         expected: &Expected,
         scales: &Scales,
-    ) -> Result<f64, GradientError> {
+    ) -> Result<f64, PassError> {
         let tokens = windows.tokens_at(0..windows.tokens());
         let found = self
             .passes
@@ -195,12 +188,12 @@ impl<'a> Distillation<'a> {
     /// scales.
     ///
     /// # Errors
-    /// [`GradientError`].
+    /// [`PassError`].
     pub fn gradients(
         &mut self,
         tokens: &[u32],
         scales: &Scales,
-    ) -> Result<(f64, Vec<Vec<f64>>), GradientError> {
+    ) -> Result<(f64, Vec<Vec<f64>>), PassError> {
         let expected = self.expected(tokens)?;
         let streams = self.passes.through(&self.made, tokens, Some(scales), true);
         let mut streams = streams?;
@@ -234,7 +227,7 @@ impl<'a> Distillation<'a> {
         [x, expected]: [&[f32]; 2],
         scales: &Scales,
         mut d: Option<&mut [f32]>,
-    ) -> Result<(f64, Vec<f64>), GradientError> {
+    ) -> Result<(f64, Vec<f64>), PassError> {
         let (made, source) = (self.made.model, self.source.model);
         let pool = self.passes.cpu.pool();
         let matrices = [

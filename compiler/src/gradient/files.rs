@@ -9,8 +9,8 @@ use htc_formats::map::MappedFile;
 use htc_formats::model::{HyperParameters, ModelSpec};
 use htc_loader::Model;
 
-use super::GradientError;
-use super::store::{Content, StoredOutputs};
+use super::store::{StoredOutputs, block_numbers};
+use crate::calibrate::PassError;
 use crate::calibrate::entry::CacheEntry;
 use crate::calibrate::store::{Identity, open_sealed, sealed_bytes, write_sealed};
 use crate::event::{Event, Progress};
@@ -105,11 +105,12 @@ impl<'a> Files<'a> {
         let hyper = self.hyper;
         match name {
             Name::Stream(_) | Name::Gradient(_) => self.positions.saturating_mul(hyper.width),
-            Name::Outputs(layer) if layer < hyper.layers => {
-                Content::Layer(layer).numbers(hyper, self.spec)
-            }
-            Name::Outputs(_) => Content::Head.numbers(hyper, self.spec),
-            Name::Embedding => Content::Embedding.numbers(hyper, self.spec),
+            Name::Outputs(layer) => match self.spec.blocks.get(layer) {
+                Some(block) => block.projections().map(|p| block_numbers(p.rows)).sum(),
+                None => hyper.vocabulary,
+            },
+            // Second moment and token shares.
+            Name::Embedding => block_numbers(hyper.width) + hyper.vocabulary,
         }
     }
 
@@ -142,17 +143,17 @@ impl<'a> Files<'a> {
     /// Opens a file that existed before.
     ///
     /// # Errors
-    /// [`GradientError::Changed`].
-    pub fn again(&self, name: Name, watch: Progress) -> Result<MappedFile, GradientError> {
-        let changed = || GradientError::Changed(self.entry.path(&name.of_file()));
+    /// [`PassError::FileChanged`].
+    pub fn again(&self, name: Name, watch: Progress) -> Result<MappedFile, PassError> {
+        let changed = || PassError::FileChanged(self.entry.path(&name.of_file()));
         self.open(name, watch).ok_or_else(changed)
     }
 
     /// Opens all results.
     ///
     /// # Errors
-    /// [`GradientError::Changed`].
-    pub fn outputs(&self, watch: Progress) -> Result<Vec<StoredOutputs>, GradientError> {
+    /// [`PassError::FileChanged`].
+    pub fn outputs(&self, watch: Progress) -> Result<Vec<StoredOutputs>, PassError> {
         let mut all: Vec<_> = self
             .results()
             .map(|name| self.again(name, watch).map(StoredOutputs))
@@ -210,8 +211,8 @@ impl<'a> Files<'a> {
     /// Removes files not needed from a step on.
     ///
     /// # Errors
-    /// [`GradientError::Cache`].
-    pub fn sweep(&self, step: Stage) -> Result<(), GradientError> {
+    /// [`PassError::Cache`].
+    pub fn sweep(&self, step: Stage) -> Result<(), PassError> {
         let needed: Vec<String> = self.needed(step).into_iter().map(Name::of_file).collect();
         let swept = self.entry.remove_leftovers(&needed);
         swept.map_err(|error| self.failed(error))
@@ -221,8 +222,8 @@ impl<'a> Files<'a> {
     /// step on.
     ///
     /// # Errors
-    /// [`GradientError::NoSpace`].
-    pub fn make_room(&self, step: Stage) -> Result<(), GradientError> {
+    /// [`PassError::NoSpaceForGradients`].
+    pub fn make_room(&self, step: Stage) -> Result<(), PassError> {
         let bytes = |name| sealed_bytes(self.numbers(name).saturating_mul(4)) as u64;
         let there = self.needed(step);
         let streams = match step {
@@ -238,7 +239,7 @@ impl<'a> Files<'a> {
         let needed = missing.fold(gradients, u64::saturating_add);
         let folder = self.entry.folder().path();
         match disk::free_bytes(folder).filter(|free| *free < needed) {
-            Some(free) => Err(GradientError::NoSpace {
+            Some(free) => Err(PassError::NoSpaceForGradients {
                 path: folder.to_owned(),
                 needed,
                 free,
@@ -250,12 +251,12 @@ impl<'a> Files<'a> {
     /// Writes a file atomically.
     ///
     /// # Errors
-    /// Those of `write`, or [`GradientError::Cache`].
+    /// Those of `write`, or [`PassError::Cache`].
     pub fn write(
         &self,
         name: Name,
-        write: impl FnOnce(&mut To) -> Result<(), GradientError>,
-    ) -> Result<(), GradientError> {
+        write: impl FnOnce(&mut To) -> Result<(), PassError>,
+    ) -> Result<(), PassError> {
         let (file, mut outcome) = (name.of_file(), Ok(()));
         let (folder, identity) = (self.entry.folder(), self.identity(name));
         let nothing_behind = Digest::default();
@@ -273,14 +274,14 @@ impl<'a> Files<'a> {
         });
         match outcome {
             Ok(()) => written.map_err(|error| self.failed(error)),
-            Err(GradientError::Write(error)) => Err(self.failed(error)),
+            Err(PassError::Write(error)) => Err(self.failed(error)),
             Err(other) => Err(other),
         }
     }
 
-    fn failed(&self, error: io::Error) -> GradientError {
+    fn failed(&self, error: io::Error) -> PassError {
         let path = self.entry.folder().path().to_owned();
-        GradientError::Cache { path, error }
+        PassError::Cache { path, error }
     }
 }
 
@@ -293,8 +294,8 @@ impl To<'_> {
     /// Writes numbers.
     ///
     /// # Errors
-    /// [`GradientError::Write`].
-    pub fn numbers(&mut self, x: &[f32]) -> Result<(), GradientError> {
+    /// [`PassError::Write`].
+    pub fn numbers(&mut self, x: &[f32]) -> Result<(), PassError> {
         self.bytes.clear();
         self.bytes.extend(x.iter().flat_map(|x| x.to_le_bytes()));
         Ok(self.to.write_all(&self.bytes)?)
@@ -303,11 +304,11 @@ impl To<'_> {
     /// Calls a writing function.
     ///
     /// # Errors
-    /// [`GradientError::Write`].
+    /// [`PassError::Write`].
     pub fn write(
         &mut self,
         write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
-    ) -> Result<(), GradientError> {
+    ) -> Result<(), PassError> {
         Ok(write(self.to)?)
     }
 }

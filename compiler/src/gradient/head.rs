@@ -9,6 +9,7 @@ use htc_loader::Model;
 use super::attention::capped;
 use super::elementwise::{norm_weight_back, rms_norm, rms_norm_back};
 use super::number::{Number, TASK_ROWS, largest, product, resized, sum_of};
+use crate::calibrate::PassError;
 
 /// Vocabulary rows decoded at a time.
 const PANEL: usize = 4096;
@@ -18,18 +19,15 @@ const LOGITS: usize = 1 << 26;
 
 /// Source of matrix rows, decoded on demand.
 pub(super) trait Rows<T>: Sync {
-    /// Error of decoding.
-    type Error: Send;
-
     /// Decodes to `out [rows, width]`.
-    fn rows(&self, rows: Range<usize>, out: &mut [T]) -> Result<(), Self::Error>;
+    fn rows(&self, rows: Range<usize>, out: &mut [T]) -> Result<(), PassError>;
 
     fn on_all_threads(
         &self,
         pool: &Pool,
         rows: Range<usize>,
         out: &mut [T],
-    ) -> Result<(), Self::Error>
+    ) -> Result<(), PassError>
     where
         T: Number,
     {
@@ -105,7 +103,7 @@ impl<'a, T: Number, R: Rows<T>> Head<'a, T, R> {
         pool: &Pool,
         x: &[T],
         work: &'w mut HeadWork<T>,
-    ) -> Result<&'w mut [T], R::Error> {
+    ) -> Result<&'w mut [T], PassError> {
         let (width, vocabulary) = (self.norm.len().max(1), self.vocabulary);
         let n = x.len() / width;
         let normed = resized(&mut work.normed, x.len());
@@ -134,7 +132,7 @@ impl<'a, T: Number, R: Rows<T>> Head<'a, T, R> {
         pool: &Pool,
         rows: &Range<usize>,
         work: &mut HeadWork<T>,
-    ) -> Result<(), R::Error> {
+    ) -> Result<(), PassError> {
         if work.held != *rows {
             work.held = 0..0;
             let panel = resized(&mut work.panel, rows.len() * self.norm.len());
@@ -156,7 +154,7 @@ impl<'a, T: Number, R: Rows<T>> Head<'a, T, R> {
         work: &mut HeadWork<T>,
         diagonal: &mut [f64],
         dx: &mut [T],
-    ) -> Result<(), R::Error> {
+    ) -> Result<(), PassError> {
         let vocabulary = self.vocabulary;
         self.logits(pool, x, work)?;
         let mut parts: Vec<_> = work
@@ -183,14 +181,14 @@ impl<'a, T: Number, R: Rows<T>> Head<'a, T, R> {
     /// Returns the Kullback–Leibler divergence in nats of the predictions for `x [n, width]` from
     /// those of `teacher`, a head with its stream, summed over rows. Writes the gradient to `dx [n,
     /// width]` if given. `other` is the teacher's scratch space.
-    pub fn divergence<S: Rows<T, Error = R::Error>>(
+    pub fn divergence<S: Rows<T>>(
         &self,
         pool: &Pool,
         x: &[T],
         teacher: (&Head<T, S>, &[T]),
         [work, other]: [&mut HeadWork<T>; 2],
         dx: Option<&mut [T]>,
-    ) -> Result<f64, R::Error> {
+    ) -> Result<f64, PassError> {
         let (vocabulary, cap, of_teacher) = (self.vocabulary, self.cap, teacher.0.cap);
         self.logits(pool, x, work)?;
         let expected = &*teacher.0.logits(pool, teacher.1, other)?;
@@ -222,7 +220,7 @@ impl<'a, T: Number, R: Rows<T>> Head<'a, T, R> {
         x: &[T],
         work: &mut HeadWork<T>,
         dx: &mut [T],
-    ) -> Result<(), R::Error> {
+    ) -> Result<(), PassError> {
         let (width, vocabulary) = (self.norm.len().max(1), self.vocabulary);
         resized(&mut work.d_normed, x.len()).fill(T::default());
         for first in (0..vocabulary).step_by(PANEL) {
@@ -262,12 +260,8 @@ fn diverge<T: Number>(
     for (((weights, row), cap), log_sum) in
         weights.iter_mut().zip(rows).zip(caps).zip(&mut log_sums)
     {
-        weights.clear();
-        weights.extend(row.iter().map(|&logit| capped(logit, cap)[0]));
-        let max = largest(weights);
-        weights.iter_mut().for_each(|w| *w = (*w - max).exp());
-        let sum = sum_of(weights, weights, |weight, _| weight);
-        *log_sum = Into::<f64>::into(max) + sum.ln();
+        let (max, sum) = exponentials(row, cap, weights);
+        *log_sum = max + sum.ln();
         let inverse = T::nearest(1.0 / sum);
         weights.iter_mut().for_each(|w| *w *= inverse);
     }
@@ -293,11 +287,7 @@ fn choose<T: Number>(
     diagonal: &mut [f64],
     weights: &mut Vec<T>,
 ) {
-    weights.clear();
-    weights.extend(logits.iter().map(|&logit| capped(logit, cap)[0]));
-    let max = largest(weights);
-    weights.iter_mut().for_each(|w| *w = (*w - max).exp());
-    let sum = sum_of(weights, weights, |weight, _| weight);
+    let (_, sum) = exponentials(logits, cap, weights);
     // The last one if rounding leaves a remainder.
     let (mut chosen, mut below) = (weights.len().saturating_sub(1), 0.0);
     for (token, &weight) in weights.iter().enumerate() {
@@ -318,4 +308,14 @@ fn choose<T: Number>(
         }
         *logit = T::nearest(d * slope);
     }
+}
+
+/// Fills `weights` with the exponentials of capped logits over their largest; returns the largest
+/// and the sum.
+fn exponentials<T: Number>(logits: &[T], cap: Option<f32>, weights: &mut Vec<T>) -> (f64, f64) {
+    weights.clear();
+    weights.extend(logits.iter().map(|&logit| capped(logit, cap)[0]));
+    let max = largest(weights);
+    weights.iter_mut().for_each(|w| *w = (*w - max).exp());
+    (max.into(), sum_of(weights, weights, |weight, _| weight))
 }

@@ -15,7 +15,6 @@ mod attention;
 mod block;
 pub(crate) mod distil;
 mod elementwise;
-mod error;
 mod experts;
 mod files;
 mod head;
@@ -37,13 +36,12 @@ use htc_formats::model::{HyperParameters, MatrixId, ModelSpec};
 use htc_kernels::cpu::Cpu;
 use htc_loader::Model;
 
-use crate::calibrate::calibration_windows;
 use crate::calibrate::entry::CacheEntry;
 use crate::calibrate::windows::WeightedWindows;
+use crate::calibrate::{PassError, calibration_windows};
 use crate::event::{Event, Progress};
 use crate::options::CalibrationOptions;
 use crate::system;
-pub use error::{GradientError, NoMatrix};
 use files::{Files, Stage};
 pub(crate) use memory::{distillation_memory, needed_memory};
 use pass::Pass;
@@ -75,32 +73,23 @@ impl Gradients {
     /// looked-up row `[width]`, so that errors `e` of its rows cost `½ Σ f e H eᵀ` with token
     /// [`shares`](Self::shares) `f`. A tied embedding costs both.
     ///
-    /// # Errors
-    /// [`NoMatrix`] for a layer that does not exist.
-    pub fn for_matrix(&self, matrix: MatrixId) -> Result<OutputMoments, NoMatrix> {
+    /// `None` for a matrix that the model does not have.
+    pub fn for_matrix(&self, matrix: MatrixId) -> Option<OutputMoments> {
         let (hyper, layers) = (&self.hyper, self.hyper.layers);
-        let missing = || NoMatrix { matrix, layers };
-        let stored = |index: usize| self.outputs.get(index).ok_or_else(missing);
-        Ok(match matrix {
+        match matrix {
             MatrixId::Projection { layer, projection } => {
-                let block = self.spec.blocks.get(layer).ok_or_else(missing)?;
-                let found = stored(layer)?.projection(block, projection);
-                found.ok_or_else(missing)?
+                let block = self.spec.blocks.get(layer)?;
+                self.outputs.get(layer)?.projection(block, projection)
             }
-            MatrixId::Head => stored(layers)?.head(hyper),
-            MatrixId::Embedding => stored(layers + 1)?.embedding(hyper),
-        })
+            MatrixId::Head => Some(self.outputs.get(layers)?.head(hyper)),
+            MatrixId::Embedding => Some(self.outputs.get(layers + 1)?.embedding(hyper)),
+        }
     }
 
     /// Returns the share of every token in the text, `[vocabulary]`; sums to 1.
-    ///
-    /// # Errors
-    /// None in practice: the embedding's file exists.
-    pub fn shares(&self) -> Result<Vec<f32>, NoMatrix> {
-        let (matrix, layers) = (MatrixId::Embedding, self.hyper.layers);
-        let stored = self.outputs.last();
-        let stored = stored.ok_or(NoMatrix { matrix, layers })?;
-        Ok(stored.shares(&self.hyper))
+    pub fn shares(&self) -> Vec<f32> {
+        let embedding = self.outputs.last();
+        embedding.map_or_else(Vec::new, |stored| stored.shares(&self.hyper))
     }
 }
 
@@ -108,7 +97,7 @@ impl Gradients {
 /// calibration texts: windows spread evenly over each text, at least one each.
 ///
 /// # Errors
-/// [`GradientError`].
+/// [`PassError`].
 pub fn gradients(
     model: &Model,
     source: Digest,
@@ -116,7 +105,7 @@ pub fn gradients(
     tokens: usize,
     threads: usize,
     watch: Progress,
-) -> Result<Gradients, GradientError> {
+) -> Result<Gradients, PassError> {
     let hyper = model.hyper();
     options.check(hyper)?;
     let context = options.window_size(hyper.context);
@@ -158,9 +147,9 @@ pub fn gradients(
 /// Removes gradients from the cache.
 ///
 /// # Errors
-/// [`GradientError::Calibrate`].
-pub fn forget(options: &CalibrationOptions, key: Digest) -> Result<(), GradientError> {
-    Ok(CacheEntry::open_gradients(options, key)?.clear()?)
+/// [`PassError`].
+pub fn forget(options: &CalibrationOptions, key: Digest) -> Result<(), PassError> {
+    CacheEntry::open_gradients(options, key)?.clear()
 }
 
 /// Returns the digest for gradients of a model on windows of texts; it includes the kernels, which
@@ -175,10 +164,10 @@ fn key(source: Digest, text: &WeightedWindows) -> Digest {
     Digest::of_bytes(named.as_bytes())
 }
 
-fn check_memory(model: &Model, context: usize) -> Result<(), GradientError> {
+fn check_memory(model: &Model, context: usize) -> Result<(), PassError> {
     let needed = needed_memory(model.hyper(), model.spec(), context);
     match system::memory::available() {
-        Some(available) if available < needed => Err(GradientError::NoMemory {
+        Some(available) if available < needed => Err(PassError::NoMemoryForGradients {
             path: model.file().path.clone(),
             needed,
             available,

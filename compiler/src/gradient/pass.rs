@@ -1,5 +1,6 @@
 //! Forward and backward pass of a text, block by block.
 
+use std::fmt;
 use std::ops::Range;
 
 use htc_formats::map::MappedFile;
@@ -7,15 +8,14 @@ use htc_formats::model::{MatrixId, ModelSpec, Register, Role};
 use htc_kernels::cpu::Cpu;
 use htc_loader::Model;
 
-use super::GradientError;
-use super::error::{check_finite, require_finite};
 use super::files::{Files, Name, Stage};
-use super::head::{Head, HeadWork, Rows};
+use super::head::{Head, HeadWork};
 use super::shares::{ExpertShares, LayerOutput};
 use super::store::{write_means, write_sums};
 use super::sums::OutputSums;
 use super::values::{ValueGradients, Values};
 use super::weights::{Blocks, Stored, required};
+use crate::calibrate::PassError;
 use crate::calibrate::store::CONTENT_OFFSET;
 use crate::calibrate::windows::WeightedWindows;
 use crate::event::Progress;
@@ -101,7 +101,7 @@ impl<'a> Pass<'a> {
     }
 
     /// Executes a step; its results are files.
-    pub fn step(&mut self, step: Stage) -> Result<(), GradientError> {
+    pub fn step(&mut self, step: Stage) -> Result<(), PassError> {
         match step {
             Stage::Forward(layer) => self.forward(layer),
             Stage::Head => self.head(),
@@ -116,7 +116,7 @@ impl<'a> Pass<'a> {
         windows.start * context..windows.end * context
     }
 
-    fn source(&self, layer: usize) -> Result<Source<'a>, GradientError> {
+    fn source(&self, layer: usize) -> Result<Source<'a>, PassError> {
         match layer {
             0 => {
                 let role = MatrixId::Embedding.weight();
@@ -130,32 +130,20 @@ impl<'a> Pass<'a> {
     }
 
     /// Reads the residual stream of a group into `x`.
-    fn read(&mut self, source: &Source, group: usize) -> Result<(), GradientError> {
+    fn read(&mut self, source: &Source, group: usize) -> Result<(), PassError> {
         let windows = self.groups[group].windows.clone();
         let (width, positions) = (self.blocks.model.hyper().width, self.positions(&windows));
         match source {
             Source::File(file) => read_numbers(file, &positions, width, &mut self.x),
             Source::Tokens(embedding) => {
-                let scale = self
-                    .blocks
-                    .model
-                    .hyper()
-                    .forward
-                    .embedding_scale
-                    .unwrap_or(1.0);
                 self.x.resize(positions.len() * width, 0.0);
-                let tokens = self.text.windows().tokens_at(positions);
-                for (x, &token) in self.x.chunks_exact_mut(width.max(1)).zip(tokens) {
-                    let token = token as usize;
-                    embedding.rows(token..token + 1, x)?;
-                    x.iter_mut().for_each(|x| *x *= scale);
-                }
+                embedding.look_up(self.text.windows().tokens_at(positions), &mut self.x)?;
             }
         }
         Ok(())
     }
 
-    fn forward(&mut self, layer: usize) -> Result<(), GradientError> {
+    fn forward(&mut self, layer: usize) -> Result<(), PassError> {
         let (cpu, files, model) = (self.cpu.clone(), self.files, self.blocks.model);
         let block = self.blocks.load(layer, cpu.pool())?;
         let source = self.source(layer)?;
@@ -171,7 +159,7 @@ impl<'a> Pass<'a> {
         })
     }
 
-    fn head(&mut self) -> Result<(), GradientError> {
+    fn head(&mut self) -> Result<(), PassError> {
         let (cpu, files, model) = (self.cpu.clone(), self.files, self.blocks.model);
         let hyper = model.hyper();
         let (matrix, norm) = (
@@ -212,7 +200,7 @@ impl<'a> Pass<'a> {
         })
     }
 
-    fn back(&mut self, layer: usize) -> Result<(), GradientError> {
+    fn back(&mut self, layer: usize) -> Result<(), PassError> {
         let (cpu, files, model) = (self.cpu.clone(), self.files, self.blocks.model);
         let block = self.blocks.load(layer, cpu.pool())?;
         let source = self.source(layer)?;
@@ -261,7 +249,7 @@ impl<'a> Pass<'a> {
         })
     }
 
-    fn embedding(&mut self) -> Result<(), GradientError> {
+    fn embedding(&mut self) -> Result<(), PassError> {
         let (files, hyper) = (self.files, self.blocks.model.hyper());
         let scale = hyper.forward.embedding_scale.unwrap_or(1.0);
         let behind = files.again(Name::Gradient(0), self.watch)?;
@@ -288,6 +276,33 @@ impl<'a> Pass<'a> {
             to.write(|to| write_means(to, shares.iter().map(|sum| sum / weight)))
         })
     }
+}
+
+/// Checks that numbers in a pass of a model are finite. `place` names where they are.
+pub(super) fn check_finite(
+    model: &Model,
+    numbers: &[f32],
+    place: impl fmt::Display,
+) -> Result<(), PassError> {
+    // No early exit, so that it vectorises.
+    let are_finite = numbers.iter().fold(true, |all, x| all & x.is_finite());
+    require_finite(model, are_finite, place)
+}
+
+/// Returns the error of numbers that are not finite unless they are.
+pub(super) fn require_finite(
+    model: &Model,
+    are_finite: bool,
+    place: impl fmt::Display,
+) -> Result<(), PassError> {
+    if are_finite {
+        return Ok(());
+    }
+    Err(PassError::NotFinite {
+        path: model.file().path.clone(),
+        place: place.to_string(),
+        what: "a gradient",
+    })
 }
 
 /// Returns the random number in [0, 1) that chooses the token at a position.

@@ -4,9 +4,9 @@ use htc_formats::DType;
 use htc_formats::model::{Form, MatrixId, Part, ProjectionKind, Role};
 use htc_formats::source::ModelFile;
 
-use super::GradientError;
 use super::block::Block;
 use super::weights::required;
+use crate::calibrate::PassError;
 
 /// A tuned vector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,8 +36,8 @@ impl Scales {
     /// (initially 1) of projections stored differently from the source.
     ///
     /// # Errors
-    /// [`GradientError::Block`], [`GradientError::Missing`].
-    pub fn from_models(file: &ModelFile, source: &ModelFile) -> Result<Scales, GradientError> {
+    /// [`PassError::Codec`], [`PassError::Missing`].
+    pub fn from_models(file: &ModelFile, source: &ModelFile) -> Result<Scales, PassError> {
         let (mut of, mut values) = (Vec::new(), Vec::new());
         for (layer, block) in file.spec().blocks.iter().enumerate() {
             for role in block.norms() {
@@ -73,10 +73,10 @@ impl Scales {
     /// Returns a norm's weight.
     ///
     /// # Errors
-    /// [`GradientError::Missing`] if it is not tuned.
-    pub fn norm(&self, role: Role) -> Result<&[f32], GradientError> {
+    /// [`PassError::Missing`] if it is not tuned.
+    pub fn norm(&self, role: Role) -> Result<&[f32], PassError> {
         let values = self.get(Scale::Norm(role));
-        values.ok_or(GradientError::Missing(role))
+        values.ok_or(PassError::Missing(role))
     }
 
     fn get(&self, scale: Scale) -> Option<&[f32]> {

@@ -7,11 +7,11 @@
 use std::io::{self, Write};
 
 use htc_formats::map::MappedFile;
-use htc_formats::model::{BlockSpec, HyperParameters, ModelSpec, ProjectionKind};
+use htc_formats::model::{BlockSpec, HyperParameters, ProjectionKind};
 
 use super::sums::{OutputSums, blocks};
 use crate::calibrate::moments::diagonal_index;
-use crate::calibrate::store::CONTENT_OFFSET;
+use crate::calibrate::store::{CONTENT_OFFSET, float32};
 
 /// Second moment `H = E[g gᵀ]` of the gradients at the outputs of a matrix `y = W x`. `g = ∂L/∂y`
 /// at one position, where `L` is the negative log-likelihood in nats of tokens drawn from the
@@ -65,32 +65,10 @@ impl OutputMoments {
     }
 }
 
-fn block_numbers(order: usize) -> usize {
+/// Returns the numbers of the second moment of `order` outputs.
+pub(super) fn block_numbers(order: usize) -> usize {
     let of_block = |(_, order): (usize, usize)| order * (order + 1) / 2;
     blocks(order).into_iter().map(of_block).sum()
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Content {
-    Layer(usize),
-    Head,
-    /// Second moment and token shares.
-    Embedding,
-}
-
-impl Content {
-    /// Returns the length of the file in numbers.
-    pub fn numbers(self, hyper: &HyperParameters, spec: &ModelSpec) -> usize {
-        match self {
-            Content::Layer(layer) => {
-                let projections = spec.blocks.get(layer).map(BlockSpec::projections);
-                let projections = projections.into_iter().flatten();
-                projections.map(|p| block_numbers(p.rows)).sum()
-            }
-            Content::Head => hyper.vocabulary,
-            Content::Embedding => block_numbers(hyper.width) + hyper.vocabulary,
-        }
-    }
 }
 
 pub(super) fn write_sums(to: &mut dyn Write, sums: &OutputSums) -> io::Result<()> {
@@ -109,7 +87,7 @@ pub(super) fn write_means(
 pub(super) struct StoredOutputs(pub MappedFile);
 
 impl StoredOutputs {
-    /// Returns the moments of a projection, from a file of [`Content::Layer`]; `None` if the block
+    /// Returns the moments of a projection, from the file of a layer; `None` if the block
     /// does not have it.
     pub fn projection(&self, block: &BlockSpec, kind: ProjectionKind) -> Option<OutputMoments> {
         let mut before = 0;
@@ -122,17 +100,17 @@ impl StoredOutputs {
         None
     }
 
-    /// Returns the moments at the logits, from a file of [`Content::Head`].
+    /// Returns the moments at the logits, from the file of the head.
     pub fn head(&self, hyper: &HyperParameters) -> OutputMoments {
         OutputMoments::of_diagonal(self.numbers(0, hyper.vocabulary))
     }
 
-    /// Returns the moments at a looked-up row, from a file of [`Content::Embedding`].
+    /// Returns the moments at a looked-up row, from the file of the embedding.
     pub fn embedding(&self, hyper: &HyperParameters) -> OutputMoments {
         self.blocks(0, hyper.width)
     }
 
-    /// Returns the share of every token, from a file of [`Content::Embedding`].
+    /// Returns the share of every token, from the file of the embedding.
     pub fn shares(&self, hyper: &HyperParameters) -> Vec<f32> {
         self.numbers(block_numbers(hyper.width), hyper.vocabulary)
     }
@@ -152,11 +130,6 @@ impl StoredOutputs {
     }
 
     fn numbers(&self, at: usize, count: usize) -> Vec<f32> {
-        let start = CONTENT_OFFSET + 4 * at;
-        let bytes = self.0[start..start + 4 * count].as_chunks::<4>().0;
-        bytes
-            .iter()
-            .map(|bytes| f32::from_le_bytes(*bytes))
-            .collect()
+        float32(&self.0, CONTENT_OFFSET + 4 * at, count)
     }
 }

@@ -7,7 +7,7 @@
 
 use htc_formats::model::MatrixId;
 
-use super::{Gradients, NoMatrix};
+use super::Gradients;
 
 /// Minimum share of lookups for unseen tokens.
 const LEAST_NEW: f64 = 0.01;
@@ -23,12 +23,10 @@ pub struct TokenCosts {
 
 impl Gradients {
     /// Returns the costs, smoothed for unseen tokens.
-    ///
-    /// # Errors
-    /// [`NoMatrix`] for gradients of another model.
-    pub fn token_costs(&self) -> Result<TokenCosts, NoMatrix> {
-        let logits = self.for_matrix(MatrixId::Head)?.diagonal;
-        Ok(expected(logits, self.shares()?))
+    pub fn token_costs(&self) -> TokenCosts {
+        let logits = self.for_matrix(MatrixId::Head);
+        let logits = logits.map_or_else(Vec::new, |head| head.diagonal);
+        expected(logits, self.shares())
     }
 }
 

@@ -3,14 +3,12 @@
 use std::ops::Range;
 
 use faer::{Accum, MatMut, MatRef};
-use htc_formats::block;
 use htc_formats::model::spec::{self, AttentionStep};
 use htc_formats::model::{Activation, Form, MatrixId, Part, ProjectionKind, Register, Role};
 use htc_formats::source::{ModelFile, ModelTensor};
 use htc_kernels::{Pool, cpu};
 use htc_loader::Model;
 
-use super::GradientError;
 use super::block::Block;
 use super::experts::{Expert, Experts};
 use super::head::Rows;
@@ -18,6 +16,7 @@ use super::heads::{HeadRows, Rotation};
 use super::number::{Matrix, Number, TASK_ROWS, product};
 use super::steps::{Activate, Add, Attention, Norm, Project, Projection, Rope, Step};
 use super::values::Value;
+use crate::calibrate::PassError;
 
 #[derive(Clone, Copy)]
 pub(super) struct Stored<'a> {
@@ -27,8 +26,8 @@ pub(super) struct Stored<'a> {
 }
 
 impl<'a> Stored<'a> {
-    pub fn new(file: &'a ModelFile, role: Role) -> Result<Self, GradientError> {
-        let tensor = file.tensor(role).ok_or(GradientError::Missing(role))?;
+    pub fn new(file: &'a ModelFile, role: Role) -> Result<Self, PassError> {
+        let tensor = file.tensor(role).ok_or(PassError::Missing(role))?;
         let of_it = |of: &&ModelTensor| matches!(of.role, Role::Refinement { matrix } if matrix.weight() == role);
         Ok(Stored {
             file,
@@ -38,12 +37,24 @@ impl<'a> Stored<'a> {
     }
 
     /// Returns the head's matrix, or the embedding if tied.
-    pub fn head(file: &'a ModelFile) -> Result<Self, GradientError> {
+    pub fn head(file: &'a ModelFile) -> Result<Self, PassError> {
         Stored::new(file, MatrixId::Head.weight())
             .or_else(|_| Stored::new(file, MatrixId::Embedding.weight()))
     }
 
-    fn matrix<T: Number>(&self, pool: &Pool) -> Result<Matrix<T>, GradientError> {
+    /// Writes the scaled rows of an embedding that tokens look up to `x [tokens, width]`.
+    pub fn look_up(&self, tokens: &[u32], x: &mut [f32]) -> Result<(), PassError> {
+        let hyper = &self.file.hyper;
+        let scale = hyper.forward.embedding_scale.unwrap_or(1.0);
+        for (x, &token) in x.chunks_exact_mut(hyper.width.max(1)).zip(tokens) {
+            let token = token as usize;
+            self.rows(token..token + 1, x)?;
+            x.iter_mut().for_each(|x| *x *= scale);
+        }
+        Ok(())
+    }
+
+    fn matrix<T: Number>(&self, pool: &Pool) -> Result<Matrix<T>, PassError> {
         let (rows, cols) = (self.tensor.rows, self.tensor.cols);
         let mut values = vec![T::default(); rows * cols];
         self.on_all_threads(pool, 0..rows, &mut values)?;
@@ -52,9 +63,7 @@ impl<'a> Stored<'a> {
 }
 
 impl<T: Number> Rows<T> for Stored<'_> {
-    type Error = GradientError;
-
-    fn rows(&self, rows: Range<usize>, out: &mut [T]) -> Result<(), GradientError> {
+    fn rows(&self, rows: Range<usize>, out: &mut [T]) -> Result<(), PassError> {
         self.numbers(self.tensor, rows.clone(), |of, number| *of = number, out)?;
         match self.refinement {
             Some(refinement) => {
@@ -73,27 +82,13 @@ impl Stored<'_> {
         rows: Range<usize>,
         put: impl Fn(&mut T, T),
         out: &mut [T],
-    ) -> Result<(), GradientError> {
-        let bytes = self.file.bytes(tensor);
-        let refused = |source| GradientError::Block {
+    ) -> Result<(), PassError> {
+        let mut numbers = vec![0.0; out.len()];
+        let decoded = self.file.decode_rows(tensor, rows, &mut numbers);
+        decoded.map_err(|source| PassError::Codec {
             tensor: tensor.name.clone(),
             source,
-        };
-        if let Some(codes) = &tensor.codes {
-            let bands = codes.view(tensor.rows, bytes).map_err(refused)?;
-            let mut numbers = vec![0.0; tensor.cols];
-            for (row, out) in rows.zip(out.chunks_exact_mut(tensor.cols.max(1))) {
-                bands.decode_row(row, &mut numbers).map_err(refused)?;
-                for (out, &number) in out.iter_mut().zip(&numbers) {
-                    put(out, T::from(number));
-                }
-            }
-            return Ok(());
-        }
-        let row_bytes = bytes.len() / tensor.rows.max(1);
-        let bytes = &bytes[rows.start * row_bytes..rows.end * row_bytes];
-        let mut numbers = vec![0.0; out.len()];
-        block::decode(tensor.dtype, bytes, &mut numbers).map_err(refused)?;
+        })?;
         for (out, number) in out.iter_mut().zip(numbers) {
             put(out, T::from(number));
         }
@@ -113,14 +108,14 @@ pub(super) enum AnyHead<'a, T> {
 }
 
 impl<'a, T: Number> AnyHead<'a, T> {
-    pub fn decode(file: &'a ModelFile, pool: &Pool) -> Result<Self, GradientError> {
+    pub fn decode(file: &'a ModelFile, pool: &Pool) -> Result<Self, PassError> {
         let part = |part| MatrixId::Head.role(part);
         let has = |of| part(of).is_some_and(|role| file.tensor(role).is_some());
         let stored = |of| match part(of) {
             Some(role) => Stored::new(file, role),
-            None => Err(GradientError::Missing(Role::Output)),
+            None => Err(PassError::Missing(Role::Output)),
         };
-        let factors = |base, a, b| -> Result<Self, GradientError> {
+        let factors = |base, a, b| -> Result<Self, PassError> {
             let (a, b) = (stored(a)?.matrix(pool)?, stored(b)?);
             Ok(AnyHead::Factors { base, a, b })
         };
@@ -136,9 +131,7 @@ impl<'a, T: Number> AnyHead<'a, T> {
 }
 
 impl<T: Number> Rows<T> for AnyHead<'_, T> {
-    type Error = GradientError;
-
-    fn rows(&self, rows: Range<usize>, out: &mut [T]) -> Result<(), GradientError> {
+    fn rows(&self, rows: Range<usize>, out: &mut [T]) -> Result<(), PassError> {
         let (base, a, b) = match self {
             AnyHead::Dense(matrix) => return matrix.rows(rows, out),
             AnyHead::Factors { base, a, b } => (base, a, b),
@@ -165,7 +158,7 @@ fn projection_matrix<T: Number>(
     layer: usize,
     projection: ProjectionKind,
     pool: &Pool,
-) -> Result<Matrix<T>, GradientError> {
+) -> Result<Matrix<T>, PassError> {
     let role = |part| Role::Linear {
         layer,
         projection,
@@ -180,7 +173,7 @@ fn projection_matrix<T: Number>(
         }
         Some(Form::SharedBasis) => {
             let group = projection.group();
-            let group = group.ok_or(GradientError::Missing(role(Part::Weight)))?;
+            let group = group.ok_or(PassError::Missing(role(Part::Weight)))?;
             (None, Part::Projected, Role::Basis { layer, group })
         }
         Some(Form::Dense) | None => return matrix(role(Part::Weight)),
@@ -201,10 +194,7 @@ fn projection_matrix<T: Number>(
 }
 
 /// Returns a vector; `None` if the model has none.
-pub(super) fn vector<T: Number>(
-    file: &ModelFile,
-    role: Role,
-) -> Result<Option<Vec<T>>, GradientError> {
+pub(super) fn vector<T: Number>(file: &ModelFile, role: Role) -> Result<Option<Vec<T>>, PassError> {
     if file.tensor(role).is_none() {
         return Ok(None);
     }
@@ -214,8 +204,8 @@ pub(super) fn vector<T: Number>(
     Ok(Some(values))
 }
 
-pub(super) fn required<T: Number>(file: &ModelFile, role: Role) -> Result<Vec<T>, GradientError> {
-    vector(file, role)?.ok_or(GradientError::Missing(role))
+pub(super) fn required<T: Number>(file: &ModelFile, role: Role) -> Result<Vec<T>, PassError> {
+    vector(file, role)?.ok_or(PassError::Missing(role))
 }
 
 /// The blocks of a model, decoded one at a time for windows of `context` tokens.
@@ -254,8 +244,8 @@ impl<'a, T: Number> Blocks<'a, T> {
     }
 
     /// Decodes a block.
-    pub fn load(&self, layer: usize, pool: &Pool) -> Result<Block<T>, GradientError> {
-        let missing = GradientError::Missing(Role::AttentionNorm { layer });
+    pub fn load(&self, layer: usize, pool: &Pool) -> Result<Block<T>, PassError> {
+        let missing = PassError::Missing(Role::AttentionNorm { layer });
         let spec = self.model.spec().blocks.get(layer).ok_or(missing)?;
         let mut program = Program {
             blocks: self,
@@ -302,7 +292,7 @@ impl<T: Number> Program<'_, T> {
         self.current(register)
     }
 
-    fn step(&mut self, step: &spec::Step) -> Result<(), GradientError> {
+    fn step(&mut self, step: &spec::Step) -> Result<(), PassError> {
         let step = match *step {
             spec::Step::Norm {
                 weight,
@@ -346,7 +336,7 @@ impl<T: Number> Program<'_, T> {
         role: Role,
         per_position: usize,
         [input, output]: [Register; 2],
-    ) -> Result<Step<T>, GradientError> {
+    ) -> Result<Step<T>, PassError> {
         let model = self.blocks.model;
         Ok(Step::Norm(Norm {
             role,
@@ -359,11 +349,7 @@ impl<T: Number> Program<'_, T> {
         }))
     }
 
-    fn project(
-        &mut self,
-        x: Value,
-        shapes: &[spec::Projection],
-    ) -> Result<Project<T>, GradientError> {
+    fn project(&mut self, x: Value, shapes: &[spec::Projection]) -> Result<Project<T>, PassError> {
         let (file, layer) = (self.blocks.model.file(), self.layer);
         let mut projections = Vec::with_capacity(shapes.len());
         for shape in shapes {
@@ -385,7 +371,7 @@ impl<T: Number> Program<'_, T> {
         Ok(Project { x, projections })
     }
 
-    fn experts(&mut self, step: &spec::ExpertsStep) -> Result<Step<T>, GradientError> {
+    fn experts(&mut self, step: &spec::ExpertsStep) -> Result<Step<T>, PassError> {
         let x = self.current(Register::Normed);
         let router = self.project(x, std::slice::from_ref(&step.router))?;
         let scores = self.current(Register::Router);

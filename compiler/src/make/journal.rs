@@ -24,6 +24,8 @@ const MAX_JOURNAL: u64 = 256 << 20;
 const MAX_NOTE: u64 = 16 << 20;
 
 const BEGIN: &[u8] = b"htc journal 1\n";
+const NOTE: &[u8] = b"htc note 1\n";
+const STATE: &[u8] = b"htc state 1\n";
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -55,15 +57,11 @@ impl<T> Default for ResumeState<T> {
 /// An artifact in a work folder, complete or unfinished.
 #[derive(Clone, Copy, Debug)]
 pub struct Artifact<'a> {
-    work: &'a WorkFolder,
-    key: Digest,
+    pub(super) work: &'a WorkFolder,
+    pub(super) key: Digest,
 }
 
 impl<'a> Artifact<'a> {
-    pub(super) fn new(work: &'a WorkFolder, key: Digest) -> Self {
-        Artifact { work, key }
-    }
-
     fn name(&self, suffix: &str) -> OsString {
         format!("{}.{suffix}", self.key).into()
     }
@@ -196,12 +194,9 @@ impl<'a> Artifact<'a> {
 
     /// Returns the measurements of the artifact on the windows with the given digest.
     pub fn measurements<T: DeserializeOwned>(&self, windows: Digest) -> Option<T> {
-        let name = self.name(&format!("{windows}.json"));
-        let mut text = Vec::new();
-        let file = self.folder().open_for_reading(&name).ok()?;
-        file.take(MAX_NOTE).read_to_end(&mut text).ok()?;
-        let (_, said) = verify_seal(self.work.secret(), &self.note_context(&windows), &text)?;
-        serde_json::from_slice(said).ok()
+        let context: [&[u8]; 3] = [NOTE, &self.key.0, &windows.0];
+        let said = self.read_sealed(&format!("{windows}.json"), MAX_NOTE, &context)?;
+        serde_json::from_slice(&said).ok()
     }
 
     /// Stores measurements of the artifact.
@@ -213,42 +208,48 @@ impl<'a> Artifact<'a> {
         windows: Digest,
         measured: &T,
     ) -> Result<(), HtzError> {
-        let name = self.name(&format!("{windows}.json"));
+        let name = format!("{windows}.json");
+        let context: [&[u8]; 3] = [NOTE, &self.key.0, &windows.0];
         let text = serde_json::to_vec(measured).map_err(io::Error::from);
-        let write = |text: Vec<u8>| {
-            let (_, line) = seal(self.work.secret(), &self.note_context(&windows), &text);
-            disk::write_in(self.folder(), &name, true, |to| to.write_all(&line))
-        };
-        text.and_then(write)
-            .map_err(|source| io_failure("write", &self.path(&name), source))
+        self.write_sealed(&name, &context, text)
     }
 
     /// Returns the state that a stage stored under a name, at most `most` bytes, if its seal is
     /// valid.
     pub fn state(&self, name: &str, most: usize) -> Option<Vec<u8>> {
-        let file = self
-            .folder()
-            .open_for_reading(&self.name(&format!("{name}.state")))
-            .ok()?;
-        let mut bytes = Vec::new();
+        let context: [&[u8]; 3] = [STATE, &self.key.0, name.as_bytes()];
         let most = most as u64 + 2 * 32 + 2;
-        file.take(most).read_to_end(&mut bytes).ok()?;
-        let about: [&[u8]; 3] = [b"htc state 1\n", &self.key.0, name.as_bytes()];
-        let (_, said) = verify_seal(self.work.secret(), &about, &bytes)?;
-        Some(said.to_vec())
+        self.read_sealed(&format!("{name}.state"), most, &context)
     }
 
     /// Stores a stage's state under a name.
-    pub fn keep_state(&self, name: &str, bytes: &[u8]) -> Result<(), HtzError> {
-        let file = self.name(&format!("{name}.state"));
-        let about: [&[u8]; 3] = [b"htc state 1\n", &self.key.0, name.as_bytes()];
-        let (_, line) = seal(self.work.secret(), &about, bytes);
-        disk::write_in(self.folder(), &file, true, |to| to.write_all(&line))
-            .map_err(|source| io_failure("write", &self.path(&file), source))
+    pub fn keep_state(&self, name: &str, bytes: Vec<u8>) -> Result<(), HtzError> {
+        let context: [&[u8]; 3] = [STATE, &self.key.0, name.as_bytes()];
+        self.write_sealed(&format!("{name}.state"), &context, Ok(bytes))
     }
 
-    fn note_context<'b>(&'b self, windows: &'b Digest) -> [&'b [u8]; 3] {
-        [b"htc note 1\n", &self.key.0, &windows.0]
+    /// Returns the content of a sealed file of at most `most` bytes, if its seal is valid.
+    fn read_sealed(&self, suffix: &str, most: u64, context: &[&[u8]]) -> Option<Vec<u8>> {
+        let mut bytes = Vec::new();
+        let file = self.folder().open_for_reading(&self.name(suffix)).ok()?;
+        file.take(most).read_to_end(&mut bytes).ok()?;
+        let (_, said) = verify_seal(self.work.secret(), context, &bytes)?;
+        Some(said.to_vec())
+    }
+
+    fn write_sealed(
+        &self,
+        suffix: &str,
+        context: &[&[u8]],
+        bytes: io::Result<Vec<u8>>,
+    ) -> Result<(), HtzError> {
+        let name = self.name(suffix);
+        let write = |bytes: Vec<u8>| {
+            let (_, line) = seal(self.work.secret(), context, &bytes);
+            disk::write_in(self.folder(), &name, true, |to| to.write_all(&line))
+        };
+        let written = bytes.and_then(write);
+        written.map_err(|source| io_failure("write", &self.path(&name), source))
     }
 
     /// Removes the artifact but keeps its measurements.
@@ -286,8 +287,9 @@ impl Journal {
         self.line(&JournalEntry::Step(step, found))
     }
 
-    /// Records that the artifact is complete, with the digest of its header and manifest.
-    pub fn record_complete(&mut self, head: Digest) -> Result<(), HtzError> {
+    /// Records that an artifact is complete, with the digest of its header and manifest.
+    pub fn record_complete(&mut self, artifact: &Artifact) -> Result<(), HtzError> {
+        let head = Digest::of_bytes(artifact.open()?.header_and_manifest());
         self.line(&JournalEntry::<()>::Complete(head))
     }
 

@@ -29,7 +29,7 @@ use crate::plan::{Plan, UnitPlan};
 use crate::system::ordered;
 pub use crate::unit::MakeError;
 use crate::unit::ModelTreatment;
-use crate::unit::{self, Factors, UnitError, UnitMeasurements, kv_bases};
+use crate::unit::{self, Factors, UnitMeasurements, kv_bases};
 pub use journal::Artifact;
 use journal::Journal;
 pub use treatment::{
@@ -94,7 +94,11 @@ impl ArtifactBuilder<'_> {
     }
 
     fn model_treatment(&self, treatment: Treatment) -> ModelTreatment<'_> {
-        ModelTreatment::new(treatment, self.calibration, self.device.algebra())
+        let algebra = self.device.algebra();
+        let mut treatment = ModelTreatment::new(treatment, self.calibration, algebra);
+        treatment.gradients = self.gradients;
+        treatment.order = self.permutation;
+        treatment
     }
 
     /// Returns the artifact's manifest before its first tensor.
@@ -239,7 +243,7 @@ impl ArtifactBuilder<'_> {
                 writer.set_geometry(geometry);
             }
             writer.finish(|plan| plan.clone_from(&record))?;
-            journal.record_complete(Digest::of_bytes(artifact.open()?.header_and_manifest()))?;
+            journal.record_complete(&artifact)?;
         }
         record_errors(&mut record, &jobs, &known);
         let mut treated = TreatmentReport::default();
@@ -283,7 +287,26 @@ impl ArtifactBuilder<'_> {
 
     fn record_complete(&self, artifact: &Artifact) -> Result<(), HtzError> {
         let (_, mut journal) = artifact.journal::<UnitMeasurements>(self.progress)?;
-        journal.record_complete(Digest::of_bytes(artifact.open()?.header_and_manifest()))
+        journal.record_complete(artifact)
+    }
+
+    /// Makes the artifact of a key by `write`, which finishes it, or returns the complete one.
+    fn derive(
+        &self,
+        key: Digest,
+        draft: Manifest,
+        write: impl FnOnce(HtzWriter, &Artifact) -> Result<(), MakeError>,
+    ) -> Result<Artifact<'_>, MakeError> {
+        let artifact = self.work.artifact(key);
+        let (left, mut journal) = artifact.journal::<UnitMeasurements>(self.progress)?;
+        if !artifact.is_complete(left.complete) {
+            write(
+                artifact.restart(&mut journal, draft, self.sections)?,
+                &artifact,
+            )?;
+            journal.record_complete(&artifact)?;
+        }
+        Ok(artifact)
     }
 
     /// Makes the missing units on several threads and writes them in order; returns their
@@ -297,11 +320,8 @@ impl ArtifactBuilder<'_> {
         let (source, jobs, watch) = (self.source, writing.jobs, writing.watch);
         let (done, ordered) = (writing.done.clone(), writing.source);
         self.device.unload_idle_models();
-        let treatment = self
-            .model_treatment(treatment)
-            .with_gradients(self.gradients)
-            .for_bases(self.is_base)
-            .with_plan(ordered, plan);
+        let mut treatment = self.model_treatment(treatment).with_plan(ordered, plan);
+        treatment.is_base = self.is_base;
         let open = |layer: usize| {
             let open = (0..jobs.len()).filter(|&index| !done[index]);
             let mut units = open.filter_map(|index| unit_of_job(jobs[index]));
@@ -336,6 +356,14 @@ impl ArtifactBuilder<'_> {
             |index, made| writing.step(index, made),
         )?;
         Ok(writing.found)
+    }
+}
+
+fn require(draft: &mut Manifest, features: Vec<String>) {
+    for feature in features {
+        if !draft.requires.contains(&feature) {
+            draft.requires.push(feature);
+        }
     }
 }
 
@@ -378,14 +406,8 @@ impl ArtifactWriter<'_> {
                 self.found.push((index, factors.measurements));
             }
             (WriteStep::PassThrough(tensor), _) if !self.done[index] => {
-                let bytes = self.source.bytes(tensor).map_err(|error| {
-                    let tensor = tensor.name.clone();
-                    let source = error;
-                    MakeError::with_source_path(self.source.file())(UnitError::Permutation {
-                        tensor,
-                        source,
-                    })
-                })?;
+                let bytes = self.source.bytes(tensor);
+                let bytes = bytes.map_err(MakeError::with_source_path(self.source.file()))?;
                 self.ready.insert(tensor.role, bytes);
             }
             (_, JobResult::Tensors(tensors)) => {
@@ -427,24 +449,23 @@ fn search_axioms(
     is_needed: impl Fn(usize) -> bool,
     watch: Progress,
 ) -> Result<(), MakeError> {
-    if treatment.treatment().gauge != GaugeKind::Axiom {
+    if treatment.treatment.gauge != GaugeKind::Axiom {
         return Ok(());
     }
     let layers: Vec<usize> = (0..source.hyper.layers)
         .filter(|&layer| is_needed(layer))
         .collect();
     watch.report(Event::Measuring(Measurement::Gauges, layers.len()));
-    ordered::for_each(
+    watch.run_steps(
         threads,
         layers.len(),
-        layers.len(),
+        |index| format!("layer {}", layers[index]),
         |index| {
-            let layer = layers[index];
-            let found = treatment.axiom(layer).map(|_| ());
+            let found = treatment.axiom(layers[index]).map(|_| ());
             found.map_err(MakeError::with_source_path(source))
         },
-        |index, ()| Ok(watch.step_done(&format!("layer {}", layers[index]))?),
-    )
+    )?;
+    Ok(())
 }
 
 /// Computes the spectra of all layers from the tensors in the unfinished file. They do not depend

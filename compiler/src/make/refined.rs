@@ -7,14 +7,14 @@ use htc_formats::htz::{
 use htc_formats::model::Role;
 use htc_formats::source::ModelFile;
 
-use super::{ArtifactBuilder, BuiltArtifact, MakeError};
+use super::{ArtifactBuilder, BuiltArtifact, MakeError, require};
 use crate::event::Event;
 use crate::layout;
 use crate::options::Treatment;
 use crate::order::PermutedSource;
 use crate::plan::{MatrixForm, Plan, Refinement, UnitPlan};
 use crate::system::ordered;
-use crate::unit::{self, UnitMeasurements};
+use crate::unit;
 
 /// Residuals per thread that may wait to be written.
 const PENDING_PER_THREAD: usize = 2;
@@ -57,11 +57,8 @@ impl ArtifactBuilder<'_> {
                 .tensors
                 .push(entry.with_codes(Some(refinement.codes.clone().into())));
         }
-        for feature in Manifest::required_features(&draft.hyper, &draft.tensors) {
-            if !draft.requires.contains(&feature) {
-                draft.requires.push(feature);
-            }
-        }
+        let features = Manifest::required_features(&draft.hyper, &draft.tensors);
+        require(&mut draft, features);
         draft.quality = self.reserve_quality.then(QualityRecord::draft);
         draft.dial = match (self.reserve_quality, refinements) {
             (false, _) | (_, []) => Vec::new(),
@@ -82,8 +79,8 @@ impl ArtifactBuilder<'_> {
         refinements: &[Refinement],
         points: usize,
     ) -> Result<BuiltArtifact, MakeError> {
-        let (work, watch) = (self.work, self.progress);
-        let base = work.artifact(built.key).open()?;
+        let watch = self.progress;
+        let base = self.work.artifact(built.key).open()?;
         let draft = self.draft_with_residuals(base.manifest(), refinements, points);
         let mut named = format!("refined {} {points}\n", built.key);
         for of in refinements {
@@ -91,24 +88,19 @@ impl ArtifactBuilder<'_> {
         }
         let key = Digest::of_bytes(named.as_bytes());
         let bytes = HtzWriter::predict_length(draft.clone(), self.sections)?;
-        let artifact = work.artifact(key);
-        let (left, mut journal) = artifact.journal::<UnitMeasurements>(watch)?;
-        if !artifact.is_complete(left.complete) {
-            let mut writer = artifact.restart(&mut journal, draft, self.sections)?;
+        self.derive(key, draft, |mut writer, _| {
             for entry in &base.manifest().tensors {
                 writer.write_tensor(entry.role, base.tensor_bytes(entry))?;
                 watch.check_cancelled()?;
             }
             let base = ModelFile::from_htz(&base)?;
             self.write_residuals(&base, plan, refinements, &mut writer)?;
-            writer.finish(|_| {})?;
-            journal.record_complete(Digest::of_bytes(artifact.open()?.header_and_manifest()))?;
-        }
+            Ok(writer.finish(|_| {})?)
+        })?;
         Ok(BuiltArtifact {
             key,
-            record: built.record.clone(),
-            treatment_report: built.treatment_report.clone(),
             bytes,
+            ..built.clone()
         })
     }
 
@@ -120,10 +112,8 @@ impl ArtifactBuilder<'_> {
         writer: &mut HtzWriter,
     ) -> Result<(), MakeError> {
         let watch = self.progress;
-        let treatment = self.model_treatment(Treatment::default());
-        let treatment = treatment.with_permutation(self.permutation);
-        let treatment = treatment.with_gradients(self.gradients);
-        let treatment = treatment.with_effort(plan.request().effort);
+        let mut treatment = self.model_treatment(Treatment::default());
+        treatment.effort = plan.request().effort;
         let source = PermutedSource::new(self.source, self.permutation).minus(base);
         watch.report(Event::StepCount(refinements.len()));
         ordered::for_each(
@@ -132,13 +122,8 @@ impl ArtifactBuilder<'_> {
             PENDING_PER_THREAD * self.threads(),
             |index| {
                 let Refinement { member, codes, .. } = &refinements[index];
-                let unit = UnitPlan {
-                    members: vec![*member],
-                    form: MatrixForm::ColumnGroups {
-                        codes: codes.clone().into(),
-                    },
-                    notes: Vec::new(),
-                };
+                let codes = codes.clone().into();
+                let unit = UnitPlan::new(vec![*member], MatrixForm::ColumnGroups { codes });
                 let made = unit::factorise(&source, &unit, &treatment);
                 made.map_err(|error| MakeError::with_source_path(self.source)(error))
             },

@@ -8,7 +8,6 @@ use htc_formats::htz::{ActiveFractionPoint, Digest, QualityRecord, TensorEntry, 
 use htc_formats::model::Role;
 
 use super::{ArtifactBuilder, BuiltArtifact, MakeError, stored_spectra};
-use crate::unit::UnitMeasurements;
 
 /// Change of a tensor.
 #[derive(Clone, Debug, PartialEq)]
@@ -62,8 +61,7 @@ impl ArtifactBuilder<'_> {
         tuning: TuningRecord,
         points: usize,
     ) -> Result<BuiltArtifact, MakeError> {
-        let (work, watch) = (self.work, self.progress);
-        let untuned = work.artifact(built.key).open()?;
+        let untuned = self.work.artifact(built.key).open()?;
         let mut draft = untuned.manifest().clone();
         draft.quality = self.reserve_quality.then(QualityRecord::draft);
         draft.provenance.tuning = Some(tuning);
@@ -76,10 +74,7 @@ impl ArtifactBuilder<'_> {
             named.push_str(&format!("{role} {}\n", change.digest()));
         }
         let key = Digest::of_bytes(named.as_bytes());
-        let artifact = work.artifact(key);
-        let (left, mut journal) = artifact.journal::<UnitMeasurements>(watch)?;
-        if !artifact.is_complete(left.complete) {
-            let mut writer = artifact.restart(&mut journal, draft, self.sections)?;
+        self.derive(key, draft, |mut writer, _| {
             for entry in &untuned.manifest().tensors {
                 let bytes = untuned.tensor_bytes(entry);
                 let changed = match changes.get(&entry.role) {
@@ -87,7 +82,7 @@ impl ArtifactBuilder<'_> {
                     None => Cow::Borrowed(bytes),
                 };
                 writer.write_tensor(entry.role, &changed)?;
-                watch.check_cancelled()?;
+                self.progress.check_cancelled()?;
             }
             // Scaled rows change the spectra.
             if let Some(mut geometry) = untuned.manifest().geometry.clone() {
@@ -95,14 +90,11 @@ impl ArtifactBuilder<'_> {
                 geometry.spectra = stored_spectra(&writer, layers, self.threads())?;
                 writer.set_geometry(geometry);
             }
-            writer.finish(|_| {})?;
-            journal.record_complete(Digest::of_bytes(artifact.open()?.header_and_manifest()))?;
-        }
+            Ok(writer.finish(|_| {})?)
+        })?;
         Ok(BuiltArtifact {
             key,
-            record: built.record.clone(),
-            treatment_report: built.treatment_report.clone(),
-            bytes: built.bytes,
+            ..built.clone()
         })
     }
 }

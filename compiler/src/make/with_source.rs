@@ -5,9 +5,8 @@ use std::collections::BTreeSet;
 use htc_formats::htz::{Digest, HtzWriter, Manifest, SourceRecord};
 use htc_formats::model::Role;
 
-use super::{ArtifactBuilder, BuiltArtifact, MakeError};
+use super::{ArtifactBuilder, BuiltArtifact, MakeError, require};
 use crate::event::Event;
-use crate::unit::UnitMeasurements;
 
 /// An artifact in the work folder that includes its source's weights.
 #[derive(Clone, Copy, Debug)]
@@ -40,18 +39,12 @@ impl ArtifactBuilder<'_> {
         let shared = shared.map(|tensor| tensor.place.len() as u64).sum();
         let mut draft = base.manifest().clone();
         let (quality, dial) = (draft.quality.clone(), draft.dial.clone());
-        for feature in Manifest::required_features(&draft.hyper, &record.entries()) {
-            if !draft.requires.contains(&feature) {
-                draft.requires.push(feature);
-            }
-        }
+        let features = Manifest::required_features(&draft.hyper, &record.entries());
+        require(&mut draft, features);
         let own = record.tensors.iter().filter(|tensor| !tensor.shared);
         let own: BTreeSet<Role> = own.map(|tensor| tensor.role).collect();
         draft.source = Some(record);
-        let artifact = work.artifact(key);
-        let (left, mut journal) = artifact.journal::<UnitMeasurements>(watch)?;
-        if !artifact.is_complete(left.complete) {
-            let mut writer = artifact.restart(&mut journal, draft, self.sections)?;
+        let artifact = self.derive(key, draft, |mut writer, artifact| {
             watch.report(Event::StepCount(own.len()));
             for entry in &base.manifest().tensors {
                 writer.write_tensor(entry.role, base.tensor_bytes(entry))?;
@@ -70,8 +63,8 @@ impl ArtifactBuilder<'_> {
             if !dial.is_empty() {
                 HtzWriter::write_active_fractions(work.folder(), &artifact.complete_name(), dial)?;
             }
-            journal.record_complete(Digest::of_bytes(artifact.open()?.header_and_manifest()))?;
-        }
+            Ok(())
+        })?;
         let made = artifact.open()?;
         Ok(ArtifactWithSource {
             key,

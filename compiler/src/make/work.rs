@@ -18,6 +18,7 @@ use htc_formats::htz::{Digest, HtzError};
 use htc_formats::open::OpenError;
 
 use super::journal::Artifact;
+use crate::calibrate::cache::{IdleFolder, LOCK, remove_folder};
 use crate::event::{Event, Progress};
 use crate::system::secret::Secret;
 use crate::system::show::format_bytes;
@@ -26,8 +27,6 @@ use crate::system::{disk, lock};
 const NAME_BYTES: usize = 100;
 
 const SUFFIX: &str = ".htc-work";
-
-const LOCK: &str = "lock";
 
 const ATTEMPTS: usize = 8;
 
@@ -147,7 +146,7 @@ impl WorkFolder {
 
     /// Returns the artifact of a key, complete or unfinished.
     pub fn artifact(&self, key: Digest) -> Artifact<'_> {
-        Artifact::new(self, key)
+        Artifact { work: self, key }
     }
 
     /// Returns the bytes that an existing work folder occupies.
@@ -163,53 +162,17 @@ impl WorkFolder {
 impl Drop for WorkFolder {
     fn drop(&mut self) {
         if !self.stays {
-            let _ = remove(&self.parent, &self.name, &self.folder);
+            let _ = remove_folder(&self.parent, &self.name, &self.folder, is_work_file);
         }
     }
 }
 
-/// A work folder that no process uses.
-#[derive(Debug)]
-pub struct IdleWorkFolder {
-    folder: Folder,
-    /// File name.
-    pub name: OsString,
-    /// Bytes in it.
-    pub bytes: u64,
-    /// Time of the last write in it.
-    pub modified: Option<SystemTime>,
-    _lock: File,
-}
-
-impl IdleWorkFolder {
-    /// Returns this user's unused work folders in a folder.
-    pub fn all(parent: &Folder) -> io::Result<Vec<IdleWorkFolder>> {
-        let names = parent.names()?;
-        let of_work = names.iter().filter(|name| is_work(name));
-        Ok(of_work
-            .filter_map(|name| IdleWorkFolder::open(parent, name))
-            .collect())
-    }
-
-    fn open(parent: &Folder, name: &OsStr) -> Option<IdleWorkFolder> {
-        let folder = parent.open_existing(name, false).ok()?;
-        let lock = folder.open_for_writing(OsStr::new(LOCK)).ok()?;
-        lock.try_lock().ok()?;
-        let (bytes, modified) = folder.size_and_modified();
-        let name = name.to_owned();
-        Some(IdleWorkFolder {
-            folder,
-            name,
-            bytes,
-            modified,
-            _lock: lock,
-        })
-    }
-
-    /// Removes the work folder.
-    pub fn remove(&self, parent: &Folder) -> io::Result<()> {
-        remove(parent, &self.name, &self.folder)
-    }
+/// Returns this user's unused work folders in a folder.
+pub fn idle_work_folders(parent: &Folder) -> io::Result<Vec<IdleFolder>> {
+    let names = parent.names()?;
+    let of_work = names.iter().filter(|name| is_work(name));
+    let open = |name: &OsString| IdleFolder::open(parent, name, is_work_file);
+    Ok(of_work.filter_map(open).collect())
 }
 
 /// Returns true if the last write is at least `age` ago.
@@ -219,11 +182,12 @@ pub fn is_older(modified: Option<SystemTime>, age: Duration) -> bool {
 }
 
 fn sweep(parent: &Folder, but: &OsStr, watch: Progress) {
-    // A folder that cannot be listed is left alone.
-    let names = parent.names().unwrap_or_default();
-    let others = names.iter().filter(|name| is_work(name) && *name != but);
-    for found in others.filter_map(|name| IdleWorkFolder::open(parent, name)) {
-        if is_older(found.modified, MAX_IDLE_AGE) && found.remove(parent).is_ok() {
+    // A folder that cannot be listed is left alone; the other one is locked.
+    for found in idle_work_folders(parent).unwrap_or_default() {
+        if found.name != but
+            && is_older(found.modified, MAX_IDLE_AGE)
+            && found.remove(parent).is_ok()
+        {
             let said = format!(
                 "{}: removed; nobody went on with it for {} days ({})",
                 parent.path().join(&found.name).display(),
@@ -232,22 +196,6 @@ fn sweep(parent: &Folder, but: &OsStr, watch: Progress) {
             );
             watch.report(Event::Note(&said));
         }
-    }
-}
-
-/// Removes the known files of a work folder, and the folder if it is then empty.
-fn remove(parent: &Folder, name: &OsStr, folder: &Folder) -> io::Result<()> {
-    for file in folder.names()?.iter().filter(|name| is_work_file(name)) {
-        // Excludes other processes until then.
-        if file != LOCK {
-            folder.remove(file)?;
-        }
-    }
-    folder.remove(OsStr::new(LOCK))?;
-    if parent.is_same_entry(name, folder) {
-        parent.remove_folder(name)
-    } else {
-        Ok(())
     }
 }
 
@@ -267,8 +215,7 @@ fn is_finished(name: &OsStr) -> bool {
 
 fn is_work_file(name: &OsStr) -> bool {
     let extension = Path::new(name).extension();
-    name == LOCK
-        || is_finished(name)
+    is_finished(name)
         || extension.is_some_and(|of| of == "partial")
         || name
             .as_encoded_bytes()

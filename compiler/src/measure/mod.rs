@@ -15,9 +15,9 @@ use htc_loader::tokenizer::Tokenizer;
 use htc_loader::{ExecError, Model, Pool};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use thiserror::Error;
 
-use crate::calibrate::windows::{TextTooShort, Windows};
+use crate::calibrate::PassError;
+use crate::calibrate::windows::Windows;
 use crate::device::{Device, Sequence};
 use crate::event::Cancelled;
 
@@ -151,36 +151,11 @@ pub struct NamedModel {
     pub bytes: u64,
 }
 
-/// Errors of an evaluation.
-#[derive(Debug, Error)]
-pub enum EvaluateError {
-    /// The text is shorter than a window.
-    #[error(transparent)]
-    TextTooShort(#[from] TextTooShort),
-    /// The vocabularies of the two models differ.
-    #[error(
-        "`reference`: its vocabulary differs from the model's ({difference}); compare models with the same tokenizer"
-    )]
-    VocabularyMismatch {
-        /// The first difference.
-        difference: String,
-    },
-    /// A forward pass failed.
-    #[error(transparent)]
-    Exec(#[from] ExecError),
-    /// A forward pass of the reference failed.
-    #[error(transparent)]
-    Reference(ExecError),
-    /// Cancelled.
-    #[error(transparent)]
-    Cancelled(#[from] Cancelled),
-}
-
 /// Evaluates `model` on `text`. `progress` gets the finished and the total number of windows, and
 /// may cancel.
 ///
 /// # Errors
-/// [`EvaluateError`] if the text is too short, the vocabularies differ or outputs are not finite.
+/// [`PassError`] if the text is too short, the vocabularies differ or outputs are not finite.
 pub fn evaluate(
     device: &dyn Device,
     model: &Arc<Model>,
@@ -189,7 +164,7 @@ pub fn evaluate(
     text: &str,
     protocol: Protocol,
     progress: impl FnMut(usize, usize) -> Result<(), Cancelled>,
-) -> Result<Evaluation, EvaluateError> {
+) -> Result<Evaluation, PassError> {
     if let Some((other, other_tokenizer)) = reference {
         check_vocabulary(model, tokenizer, other, other_tokenizer)?;
     }
@@ -213,11 +188,11 @@ pub fn evaluate_windows(
     windows: &Windows,
     execution: Execution,
     mut progress: impl FnMut(usize, usize) -> Result<(), Cancelled>,
-) -> Result<Evaluation, EvaluateError> {
+) -> Result<Evaluation, PassError> {
     let (context, chunks) = (windows.context(), windows.count());
     let whole = KvOptions::new(reference_kv_type(execution.kv.kind));
     let other = reference.map(|model| device.sequence(model, context, &whole));
-    let mut other = other.transpose().map_err(EvaluateError::Reference)?;
+    let mut other = other.transpose().map_err(PassError::Reference)?;
     let mut own = device.sequence(model, context, &execution.kv)?;
     own.set(execution.setting);
     let mut totals = ScoreTotals::default();
@@ -232,7 +207,7 @@ pub fn evaluate_windows(
         for batch in window.chunks(batch.min(own.batch())) {
             own.forward(batch)?;
             if let Some(other) = &mut other {
-                other.forward(batch).map_err(EvaluateError::Reference)?;
+                other.forward(batch).map_err(PassError::Reference)?;
             }
             let scored = batch.len().min(context - 1 - start);
             let reference = other.as_deref_mut();
@@ -261,7 +236,7 @@ fn score_batch<'d>(
     start: usize,
     n: usize,
     totals: &mut ScoreTotals,
-) -> Result<(), EvaluateError> {
+) -> Result<(), PassError> {
     let vocabulary = own.vocabulary();
     let slab = (MAX_LOGITS / vocabulary).max(1);
     let mut scores = vec![Score::default(); slab.min(n)];
@@ -271,7 +246,7 @@ fn score_batch<'d>(
         let reference = match &mut other {
             Some(other) => {
                 let logits = other.logits(first, first + rows);
-                Some(logits.map_err(EvaluateError::Reference)?)
+                Some(logits.map_err(PassError::Reference)?)
             }
             None => None,
         };
@@ -289,7 +264,7 @@ fn score_batch<'d>(
         for (row, score) in scores.iter().enumerate() {
             let position = start + first + row;
             if !score.reference_loss.is_finite() {
-                return Err(EvaluateError::Reference(ExecError::NotFinite { position }));
+                return Err(PassError::Reference(ExecError::NotFinite { position }));
             }
             let divergence = score.distance.map_or(0.0, |(divergence, _)| divergence);
             if !score.loss.is_finite() || !divergence.is_finite() {
@@ -409,7 +384,7 @@ fn check_vocabulary(
     tokenizer: &Tokenizer,
     other: &Model,
     other_tokenizer: &Tokenizer,
-) -> Result<(), EvaluateError> {
+) -> Result<(), PassError> {
     let (rows, other_rows) = (model.hyper().vocabulary, other.hyper().vocabulary);
     let (ours, theirs) = (tokenizer.vocabulary(), other_tokenizer.vocabulary());
     let what = if rows != other_rows {
@@ -421,5 +396,5 @@ fn check_vocabulary(
     } else {
         return Ok(());
     };
-    Err(EvaluateError::VocabularyMismatch { difference: what })
+    Err(PassError::VocabularyMismatch { difference: what })
 }

@@ -1,46 +1,14 @@
 //! Channel permutation from the weights and calibration of a model.
 
-use htc_formats::CodecError;
 use htc_formats::block;
 use htc_formats::model::{ActivationPoint, BlockInput, BlockSpec, HyperParameters, Role};
 use htc_formats::source::ModelFile;
-use thiserror::Error;
 
-use super::{ChannelPermutation, LayerPermutation};
+use super::{ChannelPermutation, LayerPermutation, MakeError};
 use crate::calibrate::{CalibratedInput, Calibration};
-use crate::event::{Cancelled, Event, Measurement, Progress};
-use crate::system::ordered;
+use crate::event::{Event, Measurement, Progress};
 
 const ROWS: usize = 64;
-
-/// Error returned when no permutation can be computed.
-#[derive(Debug, Error)]
-pub enum PermutationError {
-    /// A matrix is missing in the source.
-    #[error("tensor {0} is missing from the source")]
-    Missing(Role),
-    /// The bytes of a matrix do not decode.
-    #[error("tensor {tensor}: {source}")]
-    Block {
-        /// Name in the source.
-        tensor: String,
-        /// Codec error.
-        source: CodecError,
-    },
-    /// No thread can be started.
-    #[error("no thread can be started: {0}")]
-    Thread(#[from] std::io::Error),
-    /// Cancelled.
-    #[error(transparent)]
-    Cancelled(#[from] Cancelled),
-}
-
-struct Contributions {
-    stream: Vec<f64>,
-    /// Of the hidden layer, or of that of each expert.
-    hidden: Vec<Vec<f64>>,
-    heads: Vec<f64>,
-}
 
 impl ChannelPermutation {
     /// Computes the permutation: inputs sorted by their contribution to the outputs, `E[x_j²]
@@ -51,45 +19,38 @@ impl ChannelPermutation {
     /// The result does not depend on the number of threads.
     ///
     /// # Errors
-    /// [`PermutationError`].
+    /// [`MakeError`].
     pub fn compute(
         source: &ModelFile,
         calibration: &Calibration,
         threads: usize,
         watch: Progress,
-    ) -> Result<ChannelPermutation, PermutationError> {
+    ) -> Result<ChannelPermutation, MakeError> {
         let (hyper, spec) = (&source.hyper, source.spec());
         let mut stream = vec![0.0; hyper.width];
-        let mut layers = Vec::with_capacity(hyper.layers);
         watch.report(Event::Measuring(
             Measurement::ChannelPermutation,
             hyper.layers,
         ));
-        ordered::for_each(
+        let found = watch.run_steps(
             threads,
             spec.blocks.len(),
-            spec.blocks.len(),
-            |layer| contributions(source, calibration, layer, &spec.blocks[layer]),
-            |layer, found| {
-                watch.step_done(&format!("order of layer {layer}"))?;
-                add(&mut stream, &found.stream);
-                layers.push(LayerPermutation::from_contributions(
-                    hyper,
-                    &found.hidden,
-                    &found.heads,
-                ));
-                Ok::<(), PermutationError>(())
+            |layer| format!("order of layer {layer}"),
+            |layer| {
+                contributions(source, calibration, layer, &spec.blocks[layer])
+                    .map_err(MakeError::with_source_path(source))
             },
         )?;
+        let (of_layers, layers): (Vec<Vec<f64>>, _) = found.into_iter().unzip();
+        of_layers.iter().for_each(|part| add(&mut stream, part));
         let head = match source.tensor(Role::Output) {
             Some(_) => Role::Output,
             None => Role::TokenEmbedding,
         };
         let read = calibration.inputs(CalibratedInput::Head).diagonal();
-        add(
-            &mut stream,
-            &divide_by_mean(product(&read, &column_energies(source, head)?)),
-        );
+        let energies = column_energies(source, head);
+        let energies = energies.map_err(MakeError::with_source_path(source))?;
+        add(&mut stream, &divide_by_mean(product(&read, &energies)));
         Ok(ChannelPermutation {
             stream: indices_by_size(&stream),
             layers,
@@ -97,12 +58,13 @@ impl ChannelPermutation {
     }
 }
 
+/// Returns the contributions of the stream's channels, and the permutation of the others.
 fn contributions(
     source: &ModelFile,
     calibration: &Calibration,
     layer: usize,
     block: &BlockSpec,
-) -> Result<Contributions, PermutationError> {
+) -> Result<(Vec<f64>, LayerPermutation), MakeError> {
     let width = source.hyper.width;
     let [mut attention, mut ffn] = [vec![0.0; width], vec![0.0; width]];
     let (mut hidden, mut heads) = (Vec::new(), Vec::new());
@@ -129,27 +91,20 @@ fn contributions(
     }
     let mut stream = divide_by_mean(attention);
     add(&mut stream, &divide_by_mean(ffn));
-    Ok(Contributions {
-        stream,
-        hidden,
-        heads,
-    })
+    let permutation = LayerPermutation::from_contributions(&source.hyper, &hidden, &heads);
+    Ok((stream, permutation))
 }
 
 /// Non-finite values are reported by the coder.
-fn column_energies(source: &ModelFile, role: Role) -> Result<Vec<f64>, PermutationError> {
-    let tensor = source.tensor(role).ok_or(PermutationError::Missing(role))?;
+fn column_energies(source: &ModelFile, role: Role) -> Result<Vec<f64>, MakeError> {
+    let tensor = source.tensor(role).ok_or(MakeError::Missing(role))?;
     let row_bytes = tensor.dtype.row_bytes(tensor.cols).unwrap_or(0).max(1);
     let mut sums = vec![0.0; tensor.cols];
     let mut values = Vec::new();
     for bytes in source.bytes(tensor).chunks(ROWS * row_bytes) {
         values.resize(bytes.len() / row_bytes * tensor.cols, 0.0);
-        block::decode(tensor.dtype, bytes, &mut values).map_err(|source| {
-            PermutationError::Block {
-                tensor: tensor.name.clone(),
-                source,
-            }
-        })?;
+        block::decode(tensor.dtype, bytes, &mut values)
+            .map_err(|error| MakeError::of_tensor(&tensor.name, error))?;
         for row in values.chunks_exact(tensor.cols.max(1)) {
             let squares = row.iter().map(|&x| f64::from(x) * f64::from(x));
             sums.iter_mut().zip(squares).for_each(|(sum, x)| *sum += x);

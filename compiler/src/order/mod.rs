@@ -5,6 +5,7 @@
 //! neighbours that share a scale or a bit width are similar. Queries and keys are unchanged, since
 //! the rotary embedding distinguishes their channels.
 
+mod error;
 mod find;
 mod ordered;
 
@@ -13,8 +14,8 @@ use htc_formats::model::{ActivationPoint, MatrixId, Part, ProjectionKind, Role};
 
 use crate::calibrate::{CalibratedInput, StoredMoment};
 
-pub use find::PermutationError;
-pub use ordered::{PermuteError, PermutedSource};
+pub use error::MakeError;
+pub use ordered::PermutedSource;
 
 /// Permutation of a model's channels and units: lists of source indices.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,13 +4,10 @@ use std::borrow::Cow;
 use std::ops::{Deref, Range};
 
 use htc_formats::CodecError;
-use htc_formats::DType;
-use htc_formats::block;
 use htc_formats::model::{ActivationPoint, MatrixId, Part, Role};
 use htc_formats::source::{ModelFile, ModelTensor};
-use thiserror::Error;
 
-use super::{AxisPermutations, ChannelPermutation};
+use super::{AxisPermutations, ChannelPermutation, MakeError};
 
 /// Source with permuted tensors.
 #[derive(Clone, Copy, Debug)]
@@ -18,18 +15,6 @@ pub struct PermutedSource<'a> {
     file: &'a ModelFile,
     order: Option<&'a ChannelPermutation>,
     base: Option<&'a ModelFile>,
-}
-
-/// Error returned when a tensor cannot be permuted.
-#[derive(Clone, Debug, Error, PartialEq)]
-#[error(
-    "its columns cannot be put in another order as they are: {dtype} stores blocks of {block}; encode it anew, or \
-     compile with `order` off",
-    block = dtype.block_len()
-)]
-pub struct PermuteError {
-    /// Type of the tensor, whose blocks the permutation would split.
-    pub dtype: DType,
 }
 
 fn norm_before(role: Role, file: &ModelFile) -> Option<Role> {
@@ -121,22 +106,9 @@ impl<'a> PermutedSource<'a> {
                     .for_each(|(w, scale)| *w *= scale);
             }
         }
-        let mut numbers = vec![0.0; stored.cols];
-        let bytes = base.bytes(stored);
-        let bands = stored.codes.as_ref();
-        let bands = bands.map(|codes| codes.view(stored.rows, bytes));
-        let bands = bands.transpose()?;
-        let row_bytes = stored.dtype.row_bytes(stored.cols).unwrap_or(0);
-        for (row, values) in rows.zip(values.chunks_exact_mut(tensor.cols.max(1))) {
-            match &bands {
-                Some(bands) => bands.decode_row(row, &mut numbers)?,
-                None => {
-                    let bytes = &bytes[row * row_bytes..][..row_bytes];
-                    block::decode(stored.dtype, bytes, &mut numbers)?;
-                }
-            }
-            values.iter_mut().zip(&numbers).for_each(|(w, b)| *w -= b);
-        }
+        let mut numbers = vec![0.0; values.len()];
+        base.decode_rows(stored, rows, &mut numbers)?;
+        values.iter_mut().zip(&numbers).for_each(|(w, b)| *w -= b);
         Ok(())
     }
 
@@ -151,7 +123,7 @@ impl<'a> PermutedSource<'a> {
         let mut scales = vec![0.0; own.cols];
         self.decode_whole(own, 0..1, &mut scales)?;
         let mut numbers = vec![0.0; tuned.cols];
-        block::decode(tuned.dtype, base.bytes(tuned), &mut numbers)?;
+        base.decode_rows(tuned, 0..1, &mut numbers)?;
         for (scale, number) in scales.iter_mut().zip(numbers) {
             *scale = if number == 0.0 { 1.0 } else { *scale / number };
         }
@@ -164,24 +136,19 @@ impl<'a> PermutedSource<'a> {
         rows: Range<usize>,
         values: &mut [f32],
     ) -> Result<(), CodecError> {
-        let AxisPermutations {
-            rows: of_rows,
-            cols: of_cols,
-        } = self.axes(tensor);
-        let bytes = self.file.bytes(tensor);
-        let row_bytes = tensor.dtype.row_bytes(tensor.cols).unwrap_or(0);
+        let axes = self.axes(tensor);
+        let (of_rows, of_cols) = (axes.rows, axes.cols);
         if of_rows.is_none() && of_cols.is_none() {
-            let bytes = &bytes[rows.start * row_bytes..rows.end * row_bytes];
-            return block::decode(tensor.dtype, bytes, values);
+            return self.file.decode_rows(tensor, rows, values);
         }
         let mut as_in_source = vec![0.0; tensor.cols];
         for (row, values) in rows.zip(values.chunks_exact_mut(tensor.cols.max(1))) {
             let from = of_rows.map_or(row, |order| order[row] as usize);
-            let bytes = &bytes[from * row_bytes..][..row_bytes];
+            let row = from..from + 1;
             match of_cols {
-                None => block::decode(tensor.dtype, bytes, values)?,
+                None => self.file.decode_rows(tensor, row, values)?,
                 Some(order) => {
-                    block::decode(tensor.dtype, bytes, &mut as_in_source)?;
+                    self.file.decode_rows(tensor, row, &mut as_in_source)?;
                     let places = values.iter_mut().zip(order);
                     places.for_each(|(to, &from)| *to = as_in_source[from as usize]);
                 }
@@ -191,14 +158,15 @@ impl<'a> PermutedSource<'a> {
     }
 
     /// Returns the bytes of a tensor in its source type.
-    pub fn bytes(&self, tensor: &'a ModelTensor) -> Result<Cow<'a, [u8]>, PermuteError> {
+    pub fn bytes(&self, tensor: &'a ModelTensor) -> Result<Cow<'a, [u8]>, MakeError> {
         let (bytes, axes) = (self.file.bytes(tensor), self.axes(tensor));
         if axes == AxisPermutations::default() {
             return Ok(Cow::Borrowed(bytes));
         }
         let dtype = tensor.dtype;
         if axes.cols.is_some() && dtype.block_len() > 1 {
-            return Err(PermuteError { dtype });
+            let tensor = tensor.name.clone();
+            return Err(MakeError::Permutation { tensor, dtype });
         }
         let (row_bytes, size) = (
             dtype.row_bytes(tensor.cols).unwrap_or(0),

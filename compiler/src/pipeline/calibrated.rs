@@ -9,7 +9,7 @@ use htc_loader::Model;
 
 use super::source::{CheckedSource, digest_of};
 use super::{CompileContext, CompileError, order};
-use crate::calibrate::{self, CalibrateError, Calibration};
+use crate::calibrate::{self, Calibration, PassError};
 use crate::device::Device;
 use crate::event::{Event, Progress};
 use crate::gradient::{self, Gradients};
@@ -188,8 +188,8 @@ impl<'a> CheckedRequest<'a> {
     }
 }
 
-fn bind(source: &ModelFile) -> Result<Model, CalibrateError> {
-    Model::bind(source.clone()).map_err(|error| CalibrateError::Load {
+fn bind(source: &ModelFile) -> Result<Model, PassError> {
+    Model::bind(source.clone()).map_err(|error| PassError::Load {
         path: source.path.clone(),
         error,
     })

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use htc_formats::folder::{Folder, UNFINISHED_SUFFIX};
 
 use crate::calibrate::cache;
-use crate::make::work::{IdleWorkFolder, is_older};
+use crate::make::work::{idle_work_folders, is_older};
 use crate::system::error::FileError;
 
 /// Younger ones may still be written to.
@@ -66,7 +66,7 @@ pub fn clean(request: &CleanRequest, mut tell: impl FnMut(&Leftover)) -> Result<
     for path in folders.iter().chain(cache.clone()) {
         let failed = FileError::access(path);
         let folder = Folder::open(path).map_err(&failed)?;
-        for found in IdleWorkFolder::all(&folder).map_err(&failed)? {
+        for found in idle_work_folders(&folder).map_err(&failed)? {
             let place = path.join(&found.name);
             done(place, found.bytes, found.modified, &|| {
                 found.remove(&folder)
@@ -87,9 +87,12 @@ pub fn clean(request: &CleanRequest, mut tell: impl FnMut(&Leftover)) -> Result<
         }
     }
     for path in cache {
-        for found in cache::idle_entries(path).map_err(FileError::access(path))? {
-            done(found.path.clone(), found.bytes, found.modified, &|| {
-                found.remove()
+        let failed = FileError::access(path);
+        let folder = Folder::open(path).map_err(&failed)?;
+        for found in cache::idle_entries(&folder).map_err(&failed)? {
+            let place = path.join(&found.name);
+            done(place, found.bytes, found.modified, &|| {
+                found.remove(&folder)
             });
         }
     }

@@ -3,23 +3,19 @@
 use std::path::PathBuf;
 
 use htc_formats::htz::HtzError;
-use htc_formats::source::{ModelFile, SourceError};
+use htc_formats::source::SourceError;
 use htc_formats::vocab::VocabularyError;
 use htc_kernels::PoolError;
 use htc_loader::ExecError;
 use thiserror::Error;
 
-use crate::analyse::AnalyseError;
-use crate::calibrate::CalibrateError;
+use crate::calibrate::PassError;
 use crate::choose::TrialError;
 use crate::event::Cancelled;
-use crate::gradient::GradientError;
-use crate::measure::EvaluateError;
 use crate::options::OptionError;
-use crate::order::PermutationError;
 use crate::plan::PlanError;
 use crate::system::show::format_count;
-use crate::unit::{MakeError, UnitError};
+use crate::unit::MakeError;
 
 /// Errors of a compilation. Options are named as methods of [`Compiler`](crate::Compiler), in
 /// backticks.
@@ -67,12 +63,9 @@ pub enum CompileError {
     /// The source changed during the compilation.
     #[error("{}: it changed while it was compiled; nothing is sealed. Let nothing write to it, and compile it again", .0.display())]
     SourceChanged(PathBuf),
-    /// The calibration failed.
+    /// A pass of a text through the model failed.
     #[error(transparent)]
-    Calibrate(CalibrateError),
-    /// The backward pass failed.
-    #[error(transparent)]
-    Gradient(GradientError),
+    Pass(PassError),
     /// No plan satisfies the request.
     #[error(transparent)]
     Plan(#[from] PlanError),
@@ -97,9 +90,6 @@ pub enum CompileError {
     /// A unit, a stored tensor or a thread fails.
     #[error(transparent)]
     Make(MakeError),
-    /// The depth sink cannot be measured.
-    #[error(transparent)]
-    Analyse(Box<AnalyseError>),
     /// The layer to probe does not exist.
     #[error(
         "`probe_layer` {layer}: the model has {}, counted from 0; give a lower one", format_count(*layers, "layer")
@@ -151,28 +141,15 @@ impl CompileError {
             | CompileError::SameFile(_)
             | CompileError::NoSuchLayer { .. }
             | CompileError::Options(_)
-            | CompileError::Calibrate(
-                CalibrateError::FewTokens { .. }
-                | CalibrateError::LongContext { .. }
-                | CalibrateError::HeldOutIsText(_)
-                | CalibrateError::DuplicateText(_)
-                | CalibrateError::InvalidWeight(_),
+            | CompileError::Pass(
+                PassError::FewTokens { .. }
+                | PassError::LongContext { .. }
+                | PassError::HeldOutIsText(_)
+                | PassError::DuplicateText(_)
+                | PassError::InvalidWeight(_),
             ) => ErrorKind::Usage,
             _ => ErrorKind::Failure,
         }
-    }
-
-    pub(super) fn from_permutation_error(
-        source: &ModelFile,
-        error: PermutationError,
-    ) -> CompileError {
-        let error = match error {
-            PermutationError::Missing(role) => UnitError::Missing(role),
-            PermutationError::Block { tensor, source } => UnitError::Block { tensor, source },
-            PermutationError::Thread(error) => return MakeError::from(error).into(),
-            PermutationError::Cancelled(error) => return error.into(),
-        };
-        MakeError::with_source_path(source)(error).into()
     }
 }
 
@@ -190,38 +167,16 @@ impl From<MakeError> for CompileError {
         match error {
             MakeError::Cancelled(error) => error.into(),
             MakeError::Seal(error) => error.into(),
-            MakeError::KvBasesWithoutText => PlanError::KvBasesNeedCalibration.into(),
             error => CompileError::Make(error),
         }
     }
 }
 
-impl From<CalibrateError> for CompileError {
-    fn from(error: CalibrateError) -> Self {
+impl From<PassError> for CompileError {
+    fn from(error: PassError) -> Self {
         match error {
-            CalibrateError::Cancelled(error) => error.into(),
-            error => CompileError::Calibrate(error),
-        }
-    }
-}
-
-impl From<GradientError> for CompileError {
-    fn from(error: GradientError) -> Self {
-        match error {
-            GradientError::Calibrate(error) => error.into(),
-            GradientError::Cancelled(error) => error.into(),
-            error => CompileError::Gradient(error),
-        }
-    }
-}
-
-impl From<AnalyseError> for CompileError {
-    fn from(error: AnalyseError) -> Self {
-        match error {
-            AnalyseError::Weights(error) => error.into(),
-            AnalyseError::Thread(error) => MakeError::from(error).into(),
-            AnalyseError::Cancelled(error) => error.into(),
-            error => CompileError::Analyse(Box::new(error)),
+            PassError::Cancelled(error) => error.into(),
+            error => CompileError::Pass(error),
         }
     }
 }
@@ -233,10 +188,8 @@ impl From<TrialError> for CompileError {
             TrialError::Plan(error) => error.into(),
             TrialError::Treatment(error) => error.into(),
             TrialError::WriteRecord(error) => error.into(),
-            TrialError::Cancelled(error) | TrialError::Tune(GradientError::Cancelled(error)) => {
-                error.into()
-            }
-            TrialError::Evaluate(EvaluateError::Cancelled(error)) => error.into(),
+            TrialError::Pass(error) => error.into(),
+            TrialError::Cancelled(error) => error.into(),
             error => CompileError::Trial(error),
         }
     }

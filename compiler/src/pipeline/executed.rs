@@ -10,7 +10,7 @@ use htc_loader::device::DeviceChoice;
 use htc_loader::kv::KvKind;
 
 use super::CompileError;
-use crate::calibrate::CalibrateError;
+use crate::calibrate::PassError;
 use crate::device::{self, Device};
 use crate::estimate::matrices;
 use crate::event::{Event, Progress};
@@ -34,7 +34,7 @@ pub(super) fn with_device<T>(
     }
     let pool = Arc::new(Pool::new(options.threads)?);
     let model = text.map(|_| Model::bind(source.clone())).transpose();
-    let model = model.map_err(|error| CalibrateError::Load {
+    let model = model.map_err(|error| PassError::Load {
         path: source.path.clone(),
         error,
     })?;

@@ -58,7 +58,6 @@ pub(super) fn find_permutation(
         return Ok(None);
     }
     let calibration = calibration.ok_or(PlanError::PermutationNeedsCalibration)?;
-    let order = ChannelPermutation::compute(source, calibration, threads, watch);
-    let order = order.map_err(|error| CompileError::from_permutation_error(source, error))?;
+    let order = ChannelPermutation::compute(source, calibration, threads, watch)?;
     Ok(Some(order))
 }

@@ -190,9 +190,9 @@ pub(super) fn is_form_allowed(method: Method, matrices: &[MatrixId], form: &str)
 }
 
 pub(super) struct PlanChecker<'a, S> {
-    hyper: &'a HyperParameters,
+    pub(super) hyper: &'a HyperParameters,
     method: Method,
-    source_type: &'a S,
+    pub(super) source_type: &'a S,
     seen: HashMap<MatrixId, usize>,
     units: usize,
 }

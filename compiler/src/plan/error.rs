@@ -323,6 +323,32 @@ pub enum PlanError {
 }
 
 impl PlanError {
+    pub(super) fn no_evidence(
+        allocator: Allocator,
+        needs: &'static str,
+        remedy: &'static str,
+    ) -> PlanError {
+        PlanError::NoEvidence {
+            allocator,
+            needs,
+            remedy,
+        }
+    }
+
+    pub(super) fn invalid_evidence(
+        allocator: Allocator,
+        what: impl Into<String>,
+        expected: impl Into<String>,
+        found: impl ToString,
+    ) -> PlanError {
+        PlanError::InvalidEvidence {
+            allocator,
+            what: what.into(),
+            expected: expected.into(),
+            found: found.to_string(),
+        }
+    }
+
     pub(crate) fn is_too_small(&self) -> bool {
         matches!(
             self,

@@ -27,13 +27,18 @@ pub(super) fn pareto_front<T>(mut all: Vec<Candidate<T>>) -> Vec<Candidate<T>> {
             .partial_cmp(&(b.bytes, b.loss))
             .unwrap_or(std::cmp::Ordering::Equal)
     });
+    retain_falling(&mut all, |choice| choice.loss);
+    all
+}
+
+/// Keeps the items with a smaller loss than all before them.
+pub(crate) fn retain_falling<T>(all: &mut Vec<T>, loss: impl Fn(&T) -> f64) {
     let mut least = f64::INFINITY;
-    all.retain(|choice| {
-        let better = choice.loss < least;
-        least = least.min(choice.loss);
+    all.retain(|item| {
+        let better = loss(item) < least;
+        least = least.min(loss(item));
         better
     });
-    all
 }
 
 /// Choices kept on each side of the one selected by the price of a byte (the core of a knapsack:
@@ -121,12 +126,7 @@ pub(super) fn solve<T: Clone>(
             let order = a.bytes.cmp(&b.bytes);
             order.then(a.loss.total_cmp(&b.loss))
         });
-        let mut least = f64::INFINITY;
-        sums.retain(|sum| {
-            let better = sum.loss < least;
-            least = least.min(sum.loss);
-            better
-        });
+        retain_falling(&mut sums, |sum| sum.loss);
         thin(&mut sums, MAX_SUMS, |sum| sum.bytes);
         lists.push(sums);
     }

@@ -43,6 +43,7 @@ pub use evidence::{
 };
 pub use form::{MatrixForm, StoredForm};
 pub(crate) use kind::MAX_ASPECT;
+pub(crate) use knapsack::retain_falling;
 pub use quantise::{losses, matrices, pareto_sums_of, single_block_type_plan, single_type_plan};
 pub use refine::{Refinement, choose_refinements, refinable_matrices};
 pub use sources::{ModelFileTypes, SourceTypes};
@@ -139,10 +140,7 @@ fn compute_unchecked_ratio(
             let ranks = ranks.iter().cycle().take(units.len());
             (ranks.copied().map(Decision::rank).collect(), Vec::new())
         }
-        None => {
-            let allocated = allocate::allocate(hyper, &request, &units, evidence)?;
-            (allocated.decisions, allocated.notes)
-        }
+        None => allocate::allocate(hyper, &request, &units, evidence)?,
     };
     let decided = units.into_iter().zip(decisions);
     let mut units: Vec<UnitPlan> = decided
@@ -164,7 +162,8 @@ fn compute_unchecked_ratio(
     Ok(plan)
 }
 
-fn validated(
+/// Returns a plan of units that were computed.
+pub(crate) fn validated(
     hyper: &HyperParameters,
     request: PlanRequest,
     units: Vec<UnitPlan>,

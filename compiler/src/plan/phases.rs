@@ -2,8 +2,6 @@
 
 use std::fmt;
 
-use thiserror::Error;
-
 /// A layer compresses if its smoothed variance is at most this multiple of the smallest.
 pub const COMPRESS_BELOW: f64 = 1.5;
 
@@ -59,16 +57,10 @@ impl fmt::Display for NoPhasesReason {
     }
 }
 
-/// Error returned when a variance is negative or not finite.
-#[derive(Clone, Debug, Error, PartialEq)]
-#[error(
-    "variance of layer {layer}: expected a finite number of at least 0, found {found}; calibrate again"
-)]
-pub struct ProfileError {
-    /// First such layer.
-    pub layer: usize,
-    /// Value of the variance.
-    pub found: f64,
+/// Returns the first layer of a profile whose variance is negative or not finite.
+pub fn invalid_variance(profile: &[f64]) -> Option<usize> {
+    let is_invalid = |variance: &f64| !(variance.is_finite() && *variance >= 0.0);
+    profile.iter().position(is_invalid)
 }
 
 /// Phases of a variance profile.
@@ -81,25 +73,18 @@ pub struct Phases {
 }
 
 impl Phases {
-    /// Detects the phases of a profile `σ²_ℓ` with one value per layer.
+    /// Detects the phases of a [valid](invalid_variance) profile `σ²_ℓ` with one value per layer.
     ///
     /// The profile is smoothed by a moving average over three layers with repeated edges. The
     /// valley is the contiguous run around the first smallest value that stays within
     /// [`COMPRESS_BELOW`] of it (MCR).
-    pub fn detect(profile: Option<&[f64]>) -> Result<Phases, ProfileError> {
+    pub fn detect(profile: Option<&[f64]>) -> Phases {
         let Some(profile) = profile.filter(|p| !p.is_empty()) else {
-            return Ok(Phases {
+            return Phases {
                 smoothed: Vec::new(),
                 phases: Err(NoPhasesReason::NoCalibration),
-            });
+            };
         };
-        let wrong = |v: &f64| !(v.is_finite() && *v >= 0.0);
-        if let Some(layer) = profile.iter().position(wrong) {
-            return Err(ProfileError {
-                layer,
-                found: profile[layer],
-            });
-        }
         let last = profile.len() - 1;
         // Avoids overflow.
         let smoothed: Vec<f64> = (0..=last)
@@ -109,7 +94,7 @@ impl Phases {
             })
             .collect();
         let phases = find_valley(&smoothed);
-        Ok(Phases { smoothed, phases })
+        Phases { smoothed, phases }
     }
 }
 

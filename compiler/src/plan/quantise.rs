@@ -15,7 +15,8 @@ use super::unit::{UnitMatrix, UnitPlan, is_router, projections};
 use crate::options::DenseType;
 
 use super::{
-    Budget, Evidence, LossCurve, Plan, PlanError, PlanRequest, SharedLossCurve, SourceTypes,
+    Budget, Evidence, LossCurve, LossPoint, Plan, PlanError, PlanRequest, SharedLossCurve,
+    SourceTypes,
 };
 
 /// Returns all matrices that a model stores, in the order of execution.
@@ -82,7 +83,7 @@ fn least_loss_units(
         let (mut chosen, lost) = solve(&core(choices.to_vec(), budget), budget)?;
         let lost = lost - spend_remainder(&mut chosen, [choices, &finer], budget);
         let units = members.iter().zip(chosen);
-        let units = units.map(|(member, choice)| unit_plan(vec![*member], choice.form));
+        let units = units.map(|(member, choice)| UnitPlan::new(vec![*member], choice.form));
         Some((units.collect::<Vec<UnitPlan>>(), lost))
     };
     let is_code = |choice: &&Candidate| choice.form.rank().is_none();
@@ -106,14 +107,6 @@ fn least_loss_units(
         (Some(alone), Some(mixed)) if mixed.1 < MAX_RELATIVE_LOSS * alone.1 => Some(mixed),
         (Some(alone), _) => Some(alone),
         (None, mixed) => mixed,
-    }
-}
-
-fn unit_plan(members: Vec<UnitMatrix>, form: MatrixForm) -> UnitPlan {
-    UnitPlan {
-        members,
-        form,
-        notes: Vec::new(),
     }
 }
 
@@ -170,10 +163,10 @@ fn units_with_shared_bases(
     let lost = lost - spend_remainder(&mut chosen, [&items, &between], budget);
     let units = groups.into_iter().zip(chosen);
     let units = units.flat_map(|(members, choice)| match choice.form {
-        GroupForm::Shared(form) => vec![unit_plan(members, form)],
+        GroupForm::Shared(form) => vec![UnitPlan::new(members, form)],
         GroupForm::Separate(forms) => {
             let each = members.into_iter().zip(forms);
-            each.map(|(member, form)| unit_plan(vec![member], form))
+            each.map(|(member, form)| UnitPlan::new(vec![member], form))
                 .collect()
         }
     });
@@ -242,19 +235,27 @@ pub fn single_type_plan(
         let mut of_member = candidate_forms(&member, curves).into_iter();
         let found = of_member.find(|choice| has_type(&choice.form, dense));
         lost += found.as_ref().map_or(0.0, |choice| choice.loss);
-        UnitPlan {
-            members: vec![member],
-            form: found.map_or(MatrixForm::Unchanged, |choice| choice.form),
-            notes: Vec::new(),
-        }
+        let form = found.map_or(MatrixForm::Unchanged, |choice| choice.form);
+        UnitPlan::new(vec![member], form)
     });
-    let units: Vec<UnitPlan> = units.collect();
+    let plan = plan_of_changed(hyper, request, units.collect(), &source_type)?;
+    Ok(plan.map(|mut plan| {
+        plan.expected_loss = Some(lost);
+        (plan, lost)
+    }))
+}
+
+/// Returns the plan of these units; `None` if all of them stay as in the source.
+fn plan_of_changed(
+    hyper: &HyperParameters,
+    request: PlanRequest,
+    units: Vec<UnitPlan>,
+    source_type: &impl SourceTypes,
+) -> Result<Option<Plan>, PlanError> {
     if units.iter().all(|unit| unit.form == MatrixForm::Unchanged) {
         return Ok(None);
     }
-    let mut plan = super::validated(hyper, request, units, Vec::new(), &source_type)?;
-    plan.expected_loss = Some(lost);
-    Ok(Some((plan, lost)))
+    super::validated(hyper, request, units, Vec::new(), source_type).map(Some)
 }
 
 /// Returns the plan with every matrix in one block type, without measurements. Matrices that would
@@ -275,17 +276,9 @@ pub fn single_block_type_plan(
         } else {
             MatrixForm::Unchanged
         };
-        UnitPlan {
-            members,
-            form,
-            notes: Vec::new(),
-        }
+        UnitPlan::new(members, form)
     });
-    let units: Vec<UnitPlan> = units.collect();
-    if units.iter().all(|unit| unit.form == MatrixForm::Unchanged) {
-        return Ok(None);
-    }
-    super::validated(hyper, request, units, Vec::new(), &source_type).map(Some)
+    plan_of_changed(hyper, request, units.collect(), &source_type)
 }
 
 fn has_type(form: &MatrixForm, dense: DenseType) -> bool {
@@ -334,33 +327,32 @@ pub fn losses<'a>(
 
 fn candidate_forms(member: &UnitMatrix, curves: &[LossCurve]) -> Vec<Candidate> {
     let members = std::slice::from_ref(member);
-    let of = |form: MatrixForm, loss| Candidate {
-        bytes: form.bytes(members),
-        form,
-        loss,
-    };
     let measured = curve_of(curves, member.matrix);
-    let points = measured.map_or(&[][..], |curve| &curve.points);
-    let new = |form: &MatrixForm| !matches!(form, MatrixForm::Dense { weight } if *weight == member.source_type);
-    let dense = points
-        .iter()
-        .filter(|point| new(&point.form) && point.loss.is_finite())
-        .map(|point| of(point.form.clone(), point.loss.max(0.0)));
-    dense.chain([of(MatrixForm::Unchanged, 0.0)]).collect()
+    let mut all = candidates(member, measured.map_or(&[], |curve| &curve.points));
+    all.retain(
+        |of| !matches!(of.form, MatrixForm::Dense { weight } if weight == member.source_type),
+    );
+    all.push(Candidate {
+        bytes: MatrixForm::Unchanged.bytes(members),
+        form: MatrixForm::Unchanged,
+        loss: 0.0,
+    });
+    all
 }
 
 fn intermediate_forms(member: &UnitMatrix, curves: &[LossCurve]) -> Vec<Candidate> {
-    let members = std::slice::from_ref(member);
     let measured = curve_of(curves, member.matrix);
-    let points = measured.map_or(&[][..], |curve| &curve.intermediate).iter();
-    let finite = points.filter(|point| point.loss.is_finite());
-    finite
-        .map(|point| Candidate {
-            bytes: point.form.bytes(members),
-            form: point.form.clone(),
-            loss: point.loss.max(0.0),
-        })
-        .collect()
+    candidates(member, measured.map_or(&[], |curve| &curve.intermediate))
+}
+
+fn candidates(member: &UnitMatrix, points: &[LossPoint]) -> Vec<Candidate> {
+    let finite = points.iter().filter(|point| point.loss.is_finite());
+    let candidate = |point: &LossPoint| Candidate {
+        bytes: point.form.bytes(std::slice::from_ref(member)),
+        form: point.form.clone(),
+        loss: point.loss.max(0.0),
+    };
+    finite.map(candidate).collect()
 }
 
 fn pareto_forms(member: &UnitMatrix, curves: &[LossCurve]) -> Vec<Candidate> {

@@ -4,6 +4,7 @@ use htc_formats::model::{HyperParameters, MatrixId, ModelSpec, ProjectionKind, S
 use super::form::{MatrixForm, exact_type, factor_type_for};
 use super::sources::SourceTypes;
 use crate::calibrate::CalibratedInput;
+use crate::math::Weight;
 use crate::options::{PlanRequest, SinkProtection};
 
 /// A projection, or projections that share a basis, before the decision.
@@ -160,6 +161,15 @@ impl UnitMatrix {
         self.matrix.projection()
     }
 
+    /// Returns the dense matrix with these values.
+    pub(crate) const fn weight<'a>(&self, values: &'a [f32]) -> Weight<'a> {
+        Weight {
+            rows: self.rows,
+            cols: self.cols,
+            values,
+        }
+    }
+
     /// Returns the number of elements of the dense matrix.
     pub fn parameters(&self) -> u64 {
         self.rows as u64 * self.cols as u64
@@ -172,6 +182,15 @@ impl UnitMatrix {
 }
 
 impl UnitPlan {
+    /// Returns the decision on these members, without notes.
+    pub fn new(members: Vec<UnitMatrix>, form: MatrixForm) -> UnitPlan {
+        UnitPlan {
+            members,
+            form,
+            notes: Vec::new(),
+        }
+    }
+
     /// Returns the index of the block; `None` outside of blocks.
     pub fn layer(&self) -> Option<usize> {
         self.members.first()?.matrix.layer()

@@ -6,7 +6,9 @@ use htc_formats::source::ModelFile;
 use crate::calibrate::Calibration;
 use crate::layout;
 use crate::options::Treatment;
-use crate::plan::{self, Budget, MatrixForm, ModelFileTypes, Plan, PlanError, PlanRequest};
+use crate::plan::{
+    self, Budget, MatrixForm, ModelFileTypes, Plan, PlanError, PlanRequest, UnitPlan,
+};
 
 /// Iterations of planning with the bytes left over by the iteration before.
 const MAX_ITERATIONS: usize = 6;
@@ -66,13 +68,8 @@ impl ArtifactParts<'_> {
     pub(super) fn unchanged_plan(&self, request: &PlanRequest) -> Result<Plan, PlanError> {
         let (hyper, types) = (&self.source.hyper, ModelFileTypes(self.source));
         let units = plan::matrices(hyper, &types).into_iter();
-        let units = units.map(|member| plan::UnitPlan {
-            members: vec![member],
-            form: MatrixForm::Unchanged,
-            notes: Vec::new(),
-        });
-        Plan::new(hyper, request.clone(), units.collect(), Vec::new(), &types)
-            .map_err(|faults| PlanError::Inconsistent(faults.first().map(ToString::to_string)))
+        let units = units.map(|member| UnitPlan::new(vec![member], MatrixForm::Unchanged));
+        plan::validated(hyper, request.clone(), units.collect(), Vec::new(), &types)
     }
 }
 

@@ -102,9 +102,9 @@ impl<'a> Planner<'a> {
     /// matrix.
     pub fn size_at(&self, ratio: f64) -> Result<u64, PlanError> {
         let evidence = self.evidence.as_ref();
-        evidence.map_or(Err(PlanError::Inconsistent(None)), |evidence| {
-            evidence.size_at(ratio)
-        })
+        evidence
+            .ok_or(PlanError::Inconsistent(None))?
+            .size_at(ratio)
     }
 
     /// Returns the alternatives to a plan with a file size: the plan that gives every matrix the
@@ -135,17 +135,67 @@ impl<'a> Planner<'a> {
         bytes: u64,
         most: usize,
     ) -> Result<Vec<Plan>, PlanError> {
-        let evidence = self.evidence.as_ref().filter(|_| most > 0);
-        evidence.map_or(Ok(Vec::new()), |evidence| {
-            evidence.baseline_plans(plan, bytes, most)
-        })
+        let evidence = self.evidence.as_ref();
+        let evidence = evidence.filter(|of| most > 0 && of.sizes_file());
+        let Some(PlanEvidence { parts, .. }) = evidence else {
+            return Ok(Vec::new());
+        };
+        let source = parts.source;
+        let (mut smaller, mut larger) = (Vec::new(), Vec::new());
+        for &dtype in BlockFit::TYPES {
+            let (hyper, request) = (&source.hyper, plan.request().clone());
+            let made = plan::single_block_type_plan(hyper, request, ModelFileTypes(source), dtype)?;
+            let Some(plain) = made.filter(|plain| plain.units() != plan.units()) else {
+                continue;
+            };
+            match parts.file_length(&plain)? {
+                length if length < bytes / 2 || length / 2 > bytes => {}
+                length if length <= bytes => smaller.push((bytes - length, plain)),
+                length => larger.push((length - bytes, plain)),
+            }
+        }
+        let next = |mut plans: Vec<(u64, Plan)>| {
+            plans.sort_by_key(|(distance, _)| *distance);
+            plans.into_iter().map(|(_, plan)| plan)
+        };
+        let (mut smaller, mut larger) = (next(smaller), next(larger));
+        let mut found = Vec::new();
+        while found.len() < most {
+            let before = found.len();
+            found.extend(smaller.next());
+            found.extend(larger.next().filter(|_| found.len() < most));
+            if found.len() == before {
+                break;
+            }
+        }
+        Ok(found)
     }
 
     /// Returns the predicted loss of each matrix of a plan, and of files with one type throughout;
     /// `None` if types are not chosen by predicted loss.
     pub fn predicted_losses(&self, plan: &Plan) -> Result<Option<EstimatedLosses>, PlanError> {
-        let evidence = self.evidence.as_ref();
-        evidence.map_or(Ok(None), |evidence| evidence.predicted_losses(plan))
+        let evidence = self.evidence.as_ref().filter(|of| of.sizes_file());
+        let Some((evidence, curves)) =
+            evidence.and_then(|of| Some((of, of.measured.curves.as_ref()?)))
+        else {
+            return Ok(None);
+        };
+        let losses = plan::losses(plan, curves, &evidence.measured.shared);
+        let matrices = losses.map(|(member, form, kl)| EstimatedMatrixLoss {
+            matrix: member.matrix,
+            form: losses::describe_form(form, member.source_type),
+            kl,
+        });
+        let matrices = matrices.collect();
+        let mut plain = Vec::new();
+        for dtype in all_types() {
+            if let Some((plan, kl)) = evidence.single_type_plan(&evidence.request, dtype)? {
+                let bytes = evidence.parts.file_length(&plan)?;
+                plain.push(UniformFile { dtype, bytes, kl });
+            }
+        }
+        plain.sort_by_key(|of| of.bytes);
+        Ok(Some(EstimatedLosses { matrices, plain }))
     }
 
     fn searched_size_note(&self) -> String {
@@ -258,64 +308,6 @@ impl PlanEvidence<'_> {
             Err(PlanError::FileTooSmall { .. }) => Ok(None),
             plan => plan.map(Some),
         }
-    }
-
-    fn baseline_plans(&self, plan: &Plan, bytes: u64, most: usize) -> Result<Vec<Plan>, PlanError> {
-        if !self.sizes_file() {
-            return Ok(Vec::new());
-        }
-        let source = self.parts.source;
-        let (mut smaller, mut larger) = (Vec::new(), Vec::new());
-        for &dtype in BlockFit::TYPES {
-            let (hyper, request) = (&source.hyper, plan.request().clone());
-            let made = plan::single_block_type_plan(hyper, request, ModelFileTypes(source), dtype)?;
-            let Some(plain) = made.filter(|plain| plain.units() != plan.units()) else {
-                continue;
-            };
-            match self.parts.file_length(&plain)? {
-                length if length < bytes / 2 || length / 2 > bytes => {}
-                length if length <= bytes => smaller.push((bytes - length, plain)),
-                length => larger.push((length - bytes, plain)),
-            }
-        }
-        let next = |mut plans: Vec<(u64, Plan)>| {
-            plans.sort_by_key(|(distance, _)| *distance);
-            plans.into_iter().map(|(_, plan)| plan)
-        };
-        let (mut smaller, mut larger) = (next(smaller), next(larger));
-        let mut found = Vec::new();
-        while found.len() < most {
-            let before = found.len();
-            found.extend(smaller.next());
-            found.extend(larger.next().filter(|_| found.len() < most));
-            if found.len() == before {
-                break;
-            }
-        }
-        Ok(found)
-    }
-
-    fn predicted_losses(&self, plan: &Plan) -> Result<Option<EstimatedLosses>, PlanError> {
-        let curves = self.measured.curves.as_ref();
-        let Some(curves) = curves.filter(|_| self.sizes_file()) else {
-            return Ok(None);
-        };
-        let losses = plan::losses(plan, curves, &self.measured.shared);
-        let matrices = losses.map(|(member, form, kl)| EstimatedMatrixLoss {
-            matrix: member.matrix,
-            form: losses::describe_form(form, member.source_type),
-            kl,
-        });
-        let matrices = matrices.collect();
-        let mut plain = Vec::new();
-        for dtype in all_types() {
-            if let Some((plan, kl)) = self.single_type_plan(&self.request, dtype)? {
-                let bytes = self.parts.file_length(&plan)?;
-                plain.push(UniformFile { dtype, bytes, kl });
-            }
-        }
-        plain.sort_by_key(|of| of.bytes);
-        Ok(Some(EstimatedLosses { matrices, plain }))
     }
 
     fn predicted_ratio(&self, limit: QualityLimit) -> Option<f64> {

@@ -13,12 +13,12 @@ use htc_formats::bands::{
     rotate,
 };
 
-use super::curves::{MatrixCosts, factorise_error};
+use super::curves::MatrixCosts;
 use super::sample::{ErrorCost, RowSample};
 use crate::math::codes::{QuantisationGuide, encode_column_groups, gaussian_relative_error};
 use crate::math::{ErrorFeedback, rotate_moment};
 use crate::plan::{LossPoint, MatrixForm};
-use crate::unit::UnitError;
+use crate::unit::MakeError;
 
 const PLANS_PER_MATRIX: usize = 40;
 
@@ -71,24 +71,24 @@ pub(super) fn points(
     matrix: &MatrixInputs<'_>,
     all: &RowClassSample<'_>,
     classes: &[RowClassSample<'_>],
-) -> Result<ColumnGroupPlans, UnitError> {
+) -> Result<ColumnGroupPlans, MakeError> {
     let cols = matrix.read.member.cols;
     if cols == 0 || matrix.codes.is_empty() {
         return Ok(ColumnGroupPlans::default());
     }
-    let refused = |source| UnitError::from_decode_error(&matrix.read.tensor.name, source);
+    let refused = |source| MakeError::of_tensor(&matrix.read.tensor.name, source);
     let mut points = ColumnGroupPlans::default();
     let whole = measure_codes(matrix, all)?;
     let in_one_class = |codes: Vec<Code>, loss: f64| {
         let codes = matrix.codes_of(codes).map_err(refused)?.into();
         let form = MatrixForm::ColumnGroups { codes };
-        Ok::<_, UnitError>(LossPoint { form, loss })
+        Ok::<_, MakeError>(LossPoint { form, loss })
     };
     for one in &whole {
         let codes = vec![one.code; cols.div_ceil(GROUP_COLS)];
         points.all.push(in_one_class(codes, one.loss)?);
     }
-    let of_class = |class: &RowClassSample<'_>| -> Result<(Vec<UniformCode>, Vec<f64>), UnitError> {
+    let of_class = |class: &RowClassSample<'_>| -> Result<(Vec<UniformCode>, Vec<f64>), MakeError> {
         Ok((
             lower_hull(measure_codes(matrix, class)?),
             group_weights(matrix, class.sample)?,
@@ -100,10 +100,10 @@ pub(super) fn points(
             points.all.push(in_one_class(codes, loss)?);
         }
     }
-    let of_classes: Result<Vec<_>, UnitError> = classes.iter().map(of_class).collect();
+    let of_classes: Result<Vec<_>, MakeError> = classes.iter().map(of_class).collect();
     let of_classes = of_classes?;
     if of_classes.len() > 1 {
-        let in_classes = |(codes, loss): GroupCodes| -> Result<LossPoint, UnitError> {
+        let in_classes = |(codes, loss): GroupCodes| -> Result<LossPoint, MakeError> {
             let of = codes.into_iter().zip(classes).map(|(codes, class)| {
                 let codes = matrix.codes_of(codes)?;
                 let rows = class.rows;
@@ -135,8 +135,8 @@ pub(super) fn points(
 fn measure_codes(
     matrix: &MatrixInputs<'_>,
     class: &RowClassSample<'_>,
-) -> Result<Vec<UniformCode>, UnitError> {
-    let refused = |source| factorise_error(matrix.read.tensor, source);
+) -> Result<Vec<UniformCode>, MakeError> {
+    let refused = |source| MakeError::of_tensor(&matrix.read.tensor.name, source);
     let mut whole: Vec<UniformCode> = Vec::with_capacity(matrix.codes.len());
     for &code in &matrix.codes {
         // By the errors of Gaussian numbers.
@@ -204,7 +204,7 @@ fn bytes_of_band(code: Code, rows: usize) -> u64 {
 }
 
 /// Share of each column group in the cost of a class's errors.
-fn group_weights(matrix: &MatrixInputs<'_>, sample: &RowSample) -> Result<Vec<f64>, UnitError> {
+fn group_weights(matrix: &MatrixInputs<'_>, sample: &RowSample) -> Result<Vec<f64>, MakeError> {
     let mut columns = vec![0.0; sample.cols];
     let mut values = Cow::Borrowed(&sample.values);
     if matrix.rotated {
@@ -227,7 +227,7 @@ fn group_weights(matrix: &MatrixInputs<'_>, sample: &RowSample) -> Result<Vec<f6
     let feedback = match matrix.feedback {
         Some(feedback) if matrix.rotated => {
             let rotated = feedback.rotated();
-            Some(rotated.map_err(|source| factorise_error(matrix.read.tensor, source))?)
+            Some(rotated.map_err(|source| MakeError::of_tensor(&matrix.read.tensor.name, source))?)
         }
         feedback => feedback,
     };

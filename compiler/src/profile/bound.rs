@@ -10,11 +10,11 @@ use std::fmt;
 
 use htc_formats::DType;
 
-use super::curves::{CurveInputs, MatrixCosts, factorise_error};
+use super::curves::{CurveInputs, MatrixCosts};
 use crate::math::{Gauge, Weight, gauged_singular_values};
 use crate::options::EffortSettings;
 use crate::plan::{self, MatrixForm, UnitMatrix};
-use crate::unit::UnitError;
+use crate::unit::MakeError;
 
 const FACTOR_TYPES: [DType; 5] = [
     DType::F16,
@@ -52,11 +52,8 @@ impl LowRankSummary {
         };
         self.candidates += 1;
         self.evaluated += usize::from(found < MARGIN);
-        if self
-            .closest
-            .as_ref()
-            .is_none_or(|(_, least)| found < *least)
-        {
+        let closest = self.closest.as_ref();
+        if closest.is_none_or(|(_, least)| found < *least) {
             self.closest = Some((plan::label(members), found));
         }
     }
@@ -64,11 +61,7 @@ impl LowRankSummary {
 
 impl fmt::Display for LowRankSummary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let LowRankSummary {
-            candidates,
-            evaluated,
-            ..
-        } = self;
+        let (evaluated, candidates) = (self.evaluated, self.candidates);
         write!(
             f,
             "low rank: evaluated {evaluated} of {candidates} candidates"
@@ -122,7 +115,7 @@ impl EnergySpectrum {
     pub fn of_projections(
         inputs: CurveInputs<'_>,
         reads: &[MatrixCosts<'_>],
-    ) -> Result<Option<EnergySpectrum>, UnitError> {
+    ) -> Result<Option<EnergySpectrum>, MakeError> {
         let first = reads.first().and_then(|read| Some((read, read.moment()?)));
         let Some((first, moment)) = first else {
             return Ok(None);
@@ -138,7 +131,7 @@ impl EnergySpectrum {
             let sampled_rows = (target * read.member.rows / outs.max(1)).max(1);
             let work = EffortSettings {
                 sampled_rows,
-                ..inputs.treatment.effort().settings()
+                ..inputs.treatment.effort.settings()
             };
             let sample = read.sample(inputs, work)?;
             values.extend(sample.weighted_rows(&sample.values, cost));
@@ -149,11 +142,11 @@ impl EnergySpectrum {
             cols,
             values: &values,
         };
-        let failed = |error| factorise_error(first.tensor, error);
+        let failed = |error| MakeError::of_tensor(&first.tensor.name, error);
         // The loss is measured without shrinkage.
         let gauge = Gauge::whiten(moment, 0.0).map_err(failed)?;
         let values =
-            gauged_singular_values(weight, &gauge, inputs.treatment.algebra()).map_err(failed)?;
+            gauged_singular_values(weight, &gauge, inputs.treatment.algebra).map_err(failed)?;
         let told = if seen >= outs {
             values.len()
         } else {
@@ -201,12 +194,7 @@ impl EnergySpectrum {
             }
         }
         best.sort_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)));
-        let mut least = f64::INFINITY;
-        best.retain(|(_, bound, _)| {
-            let better = *bound < least;
-            least = least.min(*bound);
-            better
-        });
+        plan::retain_falling(&mut best, |(_, bound, _)| *bound);
         Some(LowRankCandidates {
             forms: best.into_iter().map(|(_, _, form)| form).collect(),
             closest,

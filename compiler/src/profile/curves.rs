@@ -12,13 +12,11 @@ use super::rank;
 use super::sample::{ErrorCost, RowSample, costs};
 use crate::calibrate::CalibratedInput;
 use crate::event::{Event, Measurement, Progress};
-use crate::gradient::Gradients;
 use crate::math::{FactoriseError, SecondMoment};
 use crate::options::{CodeKinds, EffortSettings};
 use crate::order::PermutedSource;
 use crate::plan::{self, LossCurve, LossPoint, MatrixForm, SharedLossCurve, UnitMatrix};
-use crate::system::ordered;
-use crate::unit::{InputStatistics, MakeError, ModelTreatment, UnitError, classes};
+use crate::unit::{InputStatistics, MakeError, ModelTreatment, classes};
 
 /// Inputs of the curves.
 #[derive(Clone, Copy)]
@@ -27,10 +25,9 @@ pub struct CurveInputs<'a> {
     pub source: &'a PermutedSource<'a>,
     /// Matrices to measure.
     pub members: &'a [UnitMatrix],
-    /// Statistics of the inputs.
+    /// Statistics of the inputs, and costs of output errors; without these losses are relative
+    /// errors.
     pub treatment: &'a ModelTreatment<'a>,
-    /// Costs of output errors; without them losses are relative errors.
-    pub gradients: Option<&'a Gradients>,
     /// Allowed kinds of codes.
     pub codes: CodeKinds,
     /// True if projections may be stored as factors.
@@ -59,12 +56,11 @@ pub fn measure(
         Measurement::Curves,
         members.len() + groups.len(),
     ));
-    let mut curves = Vec::with_capacity(members.len());
     let mut closest = LowRankSummary::default();
-    ordered::for_each(
+    let measured = watch.run_steps(
         threads,
         members.len(),
-        members.len(),
+        |index| plan::label(&members[index..=index]),
         |index| {
             let matrix = members[index].matrix;
             if plan::is_router(matrix) {
@@ -73,26 +69,23 @@ pub fn measure(
                 matrix_curve(inputs, &members[index]).map_err(of_source())
             }
         },
-        |index, (curve, ratio)| {
-            watch.step_done(&plan::label(&members[index..=index]))?;
-            closest.add(&members[index..=index], ratio);
-            curves.push(curve);
-            Ok::<(), MakeError>(())
-        },
     )?;
-    let mut shared = Vec::new();
-    ordered::for_each(
+    let mut curves = Vec::with_capacity(members.len());
+    for (member, (curve, ratio)) in members.iter().zip(measured) {
+        closest.add(std::slice::from_ref(member), ratio);
+        curves.push(curve);
+    }
+    let measured = watch.run_steps(
         threads,
         groups.len(),
-        groups.len(),
+        |index| plan::label(&groups[index]),
         |index| group_curve(inputs, &groups[index], &curves).map_err(of_source()),
-        |index, (curve, ratio)| {
-            watch.step_done(&plan::label(&groups[index]))?;
-            closest.add(&groups[index], ratio);
-            shared.extend(curve);
-            Ok::<(), MakeError>(())
-        },
     )?;
+    let mut shared = Vec::new();
+    for (group, (curve, ratio)) in groups.iter().zip(measured) {
+        closest.add(group, ratio);
+        shared.extend(curve);
+    }
     let told = inputs.considers_factors().then(|| closest.to_string());
     Ok((curves, shared, told))
 }
@@ -113,17 +106,17 @@ pub(super) struct MatrixCosts<'a> {
 }
 
 impl<'a> MatrixCosts<'a> {
-    fn new(inputs: CurveInputs<'a>, member: &'a UnitMatrix) -> Result<MatrixCosts<'a>, UnitError> {
+    fn new(inputs: CurveInputs<'a>, member: &'a UnitMatrix) -> Result<MatrixCosts<'a>, MakeError> {
         let source = inputs.source;
         let matrix = member.matrix;
         let role = matrix.weight();
-        let tensor = source.tensor(role).ok_or(UnitError::Missing(role))?;
+        let tensor = source.tensor(role).ok_or(MakeError::Missing(role))?;
         let place = plan::activation_point(matrix, source.tensor(Role::Output).is_none());
         let statistics = place.map(|place| inputs.treatment.inputs(place));
-        let failed = |source| factorise_error(tensor, source);
+        let failed = |source| MakeError::of_tensor(&tensor.name, source);
         let statistics = statistics.transpose().map_err(failed)?.flatten();
         let moment = statistics.as_ref().map(InputStatistics::second_moment);
-        let costs = match inputs.gradients {
+        let costs = match inputs.treatment.gradients {
             Some(gradients) => costs(gradients, source.order(), matrix, place, moment)?,
             None => Vec::new(),
         };
@@ -153,16 +146,9 @@ impl<'a> MatrixCosts<'a> {
         &self,
         inputs: CurveInputs<'_>,
         effort: EffortSettings,
-    ) -> Result<RowSample, UnitError> {
+    ) -> Result<RowSample, MakeError> {
         let all: Vec<u32> = (0..self.tensor.rows as u32).collect();
         RowSample::draw(inputs.source, self.tensor, &all, &self.costs, effort)
-    }
-}
-
-pub(super) fn factorise_error(tensor: &ModelTensor, source: FactoriseError) -> UnitError {
-    UnitError::Factorise {
-        tensor: tensor.name.clone(),
-        source,
     }
 }
 
@@ -170,8 +156,8 @@ fn group_curve(
     inputs: CurveInputs<'_>,
     members: &[UnitMatrix],
     curves: &[LossCurve],
-) -> Result<(Option<SharedLossCurve>, Option<f64>), UnitError> {
-    let each: Result<Vec<MatrixCosts<'_>>, UnitError> = members
+) -> Result<(Option<SharedLossCurve>, Option<f64>), MakeError> {
+    let each: Result<Vec<MatrixCosts<'_>>, MakeError> = members
         .iter()
         .map(|member| MatrixCosts::new(inputs, member))
         .collect();
@@ -207,35 +193,27 @@ fn unchanged_curve(matrix: MatrixId) -> LossCurve {
 fn matrix_curve(
     inputs: CurveInputs<'_>,
     member: &UnitMatrix,
-) -> Result<(LossCurve, Option<f64>), UnitError> {
-    let CurveInputs {
-        source,
-        treatment,
-        codes,
-        ..
-    } = inputs;
+) -> Result<(LossCurve, Option<f64>), MakeError> {
+    let (source, treatment, codes) = (inputs.source, inputs.treatment, inputs.codes);
     let matrix = member.matrix;
     let read = MatrixCosts::new(inputs, member)?;
     let (tensor, place) = (read.tensor, read.place);
-    let feedback = match place {
-        Some(place) => treatment
-            .feedback(place, crate::codes::damping(Some(matrix)))
-            .map_err(|error| factorise_error(tensor, error))?,
-        None => None,
-    };
-    let effort = treatment.effort().settings();
+    let damping = crate::codes::damping(Some(matrix));
+    let feedback = place.map(|place| treatment.feedback(place, damping));
+    let feedback = feedback.transpose();
+    let feedback = feedback.map_err(|error| MakeError::of_tensor(&tensor.name, error))?;
+    let feedback = feedback.flatten();
+    let effort = treatment.effort.settings();
     let sample = read.sample(inputs, effort)?;
     let mut points = Vec::new();
     let loss = |stored: &[f32]| read.loss(&sample, stored);
     for dtype in types(member, codes) {
         let stored = match sample.stored(tensor, dtype, feedback.as_deref()) {
             Ok(stored) => stored,
-            Err(UnitError::Block {
-                source: CodecError::NoCode { .. },
-                ..
-            })
-            | Err(UnitError::Factorise {
-                source: FactoriseError::ValuesOutOfRange { .. },
+            Err(MakeError::Tensor {
+                source:
+                    FactoriseError::Codec(CodecError::NoCode { .. })
+                    | FactoriseError::ValuesOutOfRange { .. },
                 ..
             }) => continue,
             Err(error) => return Err(error),
@@ -259,7 +237,7 @@ fn matrix_curve(
     let samples = classes
         .iter()
         .map(|rows| RowSample::draw(source, tensor, rows, &read.costs, effort));
-    let samples: Result<Vec<RowSample>, UnitError> = samples.collect();
+    let samples: Result<Vec<RowSample>, MakeError> = samples.collect();
     let samples = samples?;
     let of_classes = classes.iter().zip(&samples);
     let of_classes = of_classes.map(|(rows, sample)| bands::RowClassSample {
@@ -298,7 +276,7 @@ fn row_classes(
     matrix: MatrixId,
     place: Option<CalibratedInput>,
     treatment: &ModelTreatment,
-) -> Result<Vec<Vec<u32>>, UnitError> {
+) -> Result<Vec<Vec<u32>>, MakeError> {
     let costs = classes::row_costs(source, tensor, matrix, place, treatment)?;
     let counts = costs.as_ref().and_then(|costs| classes::class_sizes(costs));
     Ok(match costs.zip(counts) {

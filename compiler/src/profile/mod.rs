@@ -22,7 +22,6 @@ use crate::plan::allocate::Allocator;
 use crate::plan::{
     self, BranchShares, Evidence, LossCurve, Method, ModelFileTypes, PlanRequest, Unit, UnitMatrix,
 };
-use crate::system::ordered;
 use crate::unit::MakeError;
 use crate::unit::{ModelTreatment, spectrum};
 
@@ -52,8 +51,13 @@ impl<'a> ProfileInputs<'a> {
         self.device.pool().threads()
     }
 
-    fn treatment(&self, treatment: Treatment) -> ModelTreatment<'a> {
-        ModelTreatment::new(treatment, self.calibration, self.device.algebra())
+    fn treatment(&self, treatment: Treatment, request: &PlanRequest) -> ModelTreatment<'a> {
+        let algebra = self.device.algebra();
+        let mut treatment = ModelTreatment::new(treatment, self.calibration, algebra);
+        treatment.gradients = self.gradients;
+        treatment.order = self.order;
+        treatment.effort = request.effort;
+        treatment
     }
 }
 
@@ -84,16 +88,12 @@ pub fn measure(
     if request.method == Method::Quantise {
         // As the factors of the plan.
         let treatment = Treatment::with_gauge(GaugeKind::Whiten);
-        let treatment = measured.treatment(treatment);
-        let treatment = treatment.with_permutation(measured.order);
-        let treatment = treatment.with_effort(request.effort);
-        let treatment = treatment.with_gradients(measured.gradients);
+        let treatment = measured.treatment(treatment, request);
         let members = plan::matrices(&measured.source.hyper, &ModelFileTypes(measured.source));
         let inputs = CurveInputs {
             source: &measured.ordered(),
             members: &members,
             treatment: &treatment,
-            gradients: measured.gradients,
             codes: request.codes.kinds(),
             low_rank: request.codes.evaluates_factors(),
             rotated: request.codes.rotates(),
@@ -116,10 +116,7 @@ pub fn measure(
             GaugeKind::None
         };
         // Candidates with and without biases have the same plan.
-        let treatment = Treatment::with_gauge(kind);
-        let treatment = measured
-            .treatment(treatment)
-            .with_permutation(measured.order);
+        let treatment = measured.treatment(Treatment::with_gauge(kind), request);
         let spectra = spectra(measured, request, &treatment, watch)?;
         if whitened {
             evidence.whitened = Some(spectra);
@@ -139,13 +136,10 @@ pub fn refinements(
     request: &PlanRequest,
     watch: Progress,
 ) -> Result<Vec<LossCurve>, MakeError> {
-    let treatment = measured.treatment(Treatment::default());
-    let treatment = treatment.with_permutation(measured.order);
     let inputs = CurveInputs {
         source: &measured.ordered().minus(base),
         members,
-        treatment: &treatment.with_effort(request.effort),
-        gradients: measured.gradients,
+        treatment: &measured.treatment(Treatment::default(), request),
         codes: match request.codes.kinds() {
             CodeKinds::Levels => CodeKinds::Levels,
             _ => CodeKinds::Trellis,
@@ -216,21 +210,14 @@ fn spectra(
     let (source, units) = (measured.ordered(), measured.units);
     let shared = request.method == Method::SharedBasis;
     watch.report(Event::Measuring(Measurement::Spectra, units.len()));
-    let mut spectra = Vec::with_capacity(units.len());
-    ordered::for_each(
+    watch.run_steps(
         measured.threads(),
         units.len(),
-        units.len(),
+        |index| units[index].label(),
         |index| {
             let spectrum =
                 spectrum::unit_singular_values(&source, &units[index], shared, treatment);
             spectrum.map_err(MakeError::with_source_path(source.file()))
         },
-        |index, spectrum| {
-            watch.step_done(&units[index].label())?;
-            spectra.push(spectrum);
-            Ok(())
-        },
-    )?;
-    Ok(spectra)
+    )
 }

@@ -7,13 +7,13 @@ use htc_formats::DType;
 use htc_formats::block;
 
 use super::bound::{EnergySpectrum, FACTOR_LOSS_MULTIPLIER};
-use super::curves::{CurveInputs, MatrixCosts, factorise_error};
+use super::curves::{CurveInputs, MatrixCosts};
 use super::sample::RowSample;
 use crate::math::{BasisOptions, Gauge, LowRankOptions, Weight, low_rank_with, shared_basis_with};
 use crate::plan::{
     self, LossCurve, LossPoint, MatrixForm, SharedLossCurve, SharedLossPoint, UnitMatrix,
 };
-use crate::unit::{UnitError, decomposition_path, dense_weight};
+use crate::unit::{MakeError, decomposition_path, dense_weight, dense_weights};
 
 /// Returns the groups that may share a basis: Q, K, V and gate, up.
 pub(super) fn groups(members: &[UnitMatrix]) -> Vec<Vec<UnitMatrix>> {
@@ -32,7 +32,7 @@ pub(super) fn add_factors(
     read: &MatrixCosts<'_>,
     sample: &RowSample,
     curve: &mut LossCurve,
-) -> Result<Option<f64>, UnitError> {
+) -> Result<Option<f64>, MakeError> {
     let reads = std::slice::from_ref(read);
     let Some(spectrum) = EnergySpectrum::of_projections(inputs, reads)? else {
         return Ok(None);
@@ -46,16 +46,16 @@ pub(super) fn add_factors(
         return Ok(Some(screened.closest));
     }
     let weight = dense_weight(inputs.source, read.member)?;
-    let weight = weight_of(read.member, &weight);
+    let weight = read.member.weight(&weight);
     let gauge = gauge(inputs, read)?;
     let options = LowRankOptions {
         method: decomposition_path(read.member.projection(), &gauge),
         input: &gauge,
-        algebra: inputs.treatment.algebra(),
+        algebra: inputs.treatment.algebra,
         ..LowRankOptions::default()
     };
     let found = low_rank_with(weight, screened.largest(), &options);
-    let found = found.map_err(|error| factorise_error(read.tensor, error))?;
+    let found = found.map_err(|error| MakeError::of_tensor(&read.tensor.name, error))?;
     let factors = Factors {
         first: &found.a,
         second: &found.b,
@@ -77,7 +77,7 @@ pub(super) fn shared_basis_curve(
     inputs: CurveInputs<'_>,
     reads: &[MatrixCosts<'_>],
     curves: &[LossCurve],
-) -> Result<(Option<SharedLossCurve>, Option<f64>), UnitError> {
+) -> Result<(Option<SharedLossCurve>, Option<f64>), MakeError> {
     let Some(spectrum) = EnergySpectrum::of_projections(inputs, reads)? else {
         return Ok((None, None));
     };
@@ -89,19 +89,18 @@ pub(super) fn shared_basis_curve(
     let (Some(first), false) = (reads.first(), screened.forms.is_empty()) else {
         return Ok((None, Some(screened.closest)));
     };
-    let dense = members.iter().map(|one| dense_weight(inputs.source, one));
-    let dense: Vec<Vec<f32>> = dense.collect::<Result<_, _>>()?;
+    let dense = dense_weights(inputs.source, &members)?;
     let weights = members.iter().zip(&dense);
-    let weights: Vec<Weight<'_>> = weights.map(|(one, of)| weight_of(one, of)).collect();
+    let weights: Vec<Weight<'_>> = weights.map(|(one, of)| one.weight(of)).collect();
     let options = BasisOptions {
         gauge: &*gauge(inputs, first)?,
-        algebra: inputs.treatment.algebra(),
+        algebra: inputs.treatment.algebra,
         ..BasisOptions::default()
     };
     let largest = screened.largest();
     let found = shared_basis_with(&weights, largest, &options);
-    let found = found.map_err(|error| factorise_error(first.tensor, error))?;
-    let effort = inputs.treatment.effort().settings();
+    let found = found.map_err(|error| MakeError::of_tensor(&first.tensor.name, error))?;
+    let effort = inputs.treatment.effort.settings();
     let samples = reads.iter().map(|read| read.sample(inputs, effort));
     let samples: Vec<RowSample> = samples.collect::<Result<_, _>>()?;
     let points = screened.forms.into_iter().filter_map(|form| {
@@ -126,22 +125,14 @@ pub(super) fn shared_basis_curve(
     Ok((Some(curve), Some(screened.closest)))
 }
 
-fn weight_of<'a>(member: &UnitMatrix, values: &'a [f32]) -> Weight<'a> {
-    Weight {
-        rows: member.rows,
-        cols: member.cols,
-        values,
-    }
-}
-
 fn gauge(
     inputs: CurveInputs<'_>,
     read: &MatrixCosts<'_>,
-) -> Result<std::sync::Arc<Gauge>, UnitError> {
+) -> Result<std::sync::Arc<Gauge>, MakeError> {
     let gauge = read.place.map(|place| inputs.treatment.gauge(place));
     let gauge = gauge.transpose();
     Ok(gauge
-        .map_err(|error| factorise_error(read.tensor, error))?
+        .map_err(|error| MakeError::of_tensor(&read.tensor.name, error))?
         .unwrap_or_default())
 }
 

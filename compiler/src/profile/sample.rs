@@ -1,5 +1,6 @@
 //! Sampled rows of a matrix, and the costs of its errors.
 
+use htc_formats::CodecError;
 use htc_formats::DType;
 use htc_formats::block;
 use htc_formats::model::MatrixId;
@@ -14,7 +15,7 @@ use crate::math::{
 };
 use crate::options::EffortSettings;
 use crate::order::{ChannelPermutation, PermutedSource, permuted, permuted_lower};
-use crate::unit::UnitError;
+use crate::unit::{MakeError, encode};
 
 /// Cost of errors `e_i` of rows, in nats per token: `Σ_i h_i f(e_i C e_iᵀ)`, with `f(q) = q / 2`
 /// for small errors.
@@ -37,7 +38,8 @@ pub(super) fn costs(
     matrix: MatrixId,
     place: Option<CalibratedInput>,
     moment: Option<SecondMoment<'_>>,
-) -> Result<Vec<ErrorCost>, UnitError> {
+) -> Result<Vec<ErrorCost>, MakeError> {
+    let outputs = |of| gradients.for_matrix(of).ok_or(MakeError::NoGradients(of));
     let mut costs = Vec::with_capacity(2);
     if let (Some(place), Some(moment)) = (place, moment) {
         let of = if place == CalibratedInput::Head {
@@ -46,8 +48,8 @@ pub(super) fn costs(
             matrix
         };
         let rows = match of {
-            MatrixId::Head => gradients.token_costs()?.logits,
-            of => gradients.for_matrix(of)?.diagonal,
+            MatrixId::Head => gradients.token_costs().logits,
+            of => outputs(of)?.diagonal,
         };
         costs.push(ErrorCost {
             of_logits: of == MatrixId::Head,
@@ -60,7 +62,7 @@ pub(super) fn costs(
         });
     }
     if matrix == MatrixId::Embedding {
-        let found = gradients.for_matrix(matrix)?;
+        let found = outputs(matrix)?;
         let n = found.diagonal.len();
         let mut moment = vec![0.0; n * n];
         for block in &found.blocks {
@@ -74,7 +76,7 @@ pub(super) fn costs(
         }
         costs.push(ErrorCost {
             of_logits: false,
-            rows: gradients.token_costs()?.lookups,
+            rows: gradients.token_costs().lookups,
             order: n,
             moment: match order.and_then(|order| order.outputs(matrix)) {
                 None => moment,
@@ -159,7 +161,7 @@ impl RowSample {
         among: &[u32],
         costs: &[ErrorCost],
         effort: EffortSettings,
-    ) -> Result<RowSample, UnitError> {
+    ) -> Result<RowSample, MakeError> {
         let (rows, cols) = (among.len().min(effort.sampled_rows), tensor.cols);
         let chances = inclusion_probabilities(costs, among, rows);
         let taken = systematic_sample(&chances)
@@ -169,16 +171,8 @@ impl RowSample {
         let mut values = vec![0.0; rows * cols];
         for (&row, values) in indices.iter().zip(values.chunks_mut(cols.max(1))) {
             let decoded = source.decode(tensor, row..row + 1, values);
-            decoded.map_err(|error| UnitError::from_decode_error(&tensor.name, error))?;
-            if let Some(at) = values.iter().position(|value| !value.is_finite()) {
-                let (row, col) = source.source_position(tensor, row, at);
-                return Err(UnitError::NotFinite {
-                    tensor: tensor.name.clone(),
-                    row,
-                    col,
-                    value: values[at],
-                });
-            }
+            decoded.map_err(|error| MakeError::of_tensor(&tensor.name, error))?;
+            encode::check_finite(source, tensor, values, row)?;
         }
         Ok(RowSample {
             rows,
@@ -196,18 +190,15 @@ impl RowSample {
         tensor: &ModelTensor,
         dtype: DType,
         feedback: Option<&ErrorFeedback>,
-    ) -> Result<Vec<f32>, UnitError> {
-        let codec = |source| UnitError::Block {
-            tensor: tensor.name.clone(),
-            source,
-        };
+    ) -> Result<Vec<f32>, MakeError> {
+        let codec = |source: CodecError| MakeError::of_tensor(&tensor.name, source);
         let bytes = dtype.row_bytes(self.cols).unwrap_or(0) * self.rows;
         let (mut bytes, mut stored) = (vec![0; bytes], vec![0.0; self.values.len()]);
         let weight = self.weight(&self.values);
         match feedback {
             Some(feedback) => BlockCoder::new(dtype, feedback, None, self.sweeps)
                 .code(weight, &mut bytes, &mut stored)
-                .map_err(|error| UnitError::from_code_error(&tensor.name, error))?,
+                .map_err(|error| MakeError::of_tensor(&tensor.name, error))?,
             None => {
                 block::encode(dtype, &self.values, &mut bytes).map_err(codec)?;
                 block::decode(dtype, &bytes, &mut stored).map_err(codec)?;

@@ -21,10 +21,9 @@ use htc_loader::Model;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::calibrate::Calibration;
 use crate::calibrate::windows::{WeightedWindows, Windows};
+use crate::calibrate::{Calibration, PassError};
 use crate::event::{Event, Progress};
-use crate::gradient::GradientError;
 use crate::gradient::distil::{Distillation, Expected};
 use crate::gradient::scales::{Scale, Scales, rows_of};
 use crate::make::{Artifact, TensorChange};
@@ -161,7 +160,7 @@ impl TuningInputs<'_> {
         &self,
         artifact: Artifact,
         watch: Progress,
-    ) -> Result<TuningResult, GradientError> {
+    ) -> Result<TuningResult, PassError> {
         let base = Scales::from_models(self.compiled.file(), self.source.file())?;
         check_types(self.compiled.file(), &base)?;
         let (held_out, count) = (self.validation_windows(), base.count());
@@ -195,7 +194,7 @@ impl TuningInputs<'_> {
                     let scales = apply_changes(&base, &state.change);
                     ends.measure(&mut state, &held_out, &expected, &scales)?;
                 }
-                artifact.keep_state(&name, &state.to_bytes())?;
+                artifact.keep_state(&name, state.to_bytes())?;
                 watch.step_done(&format!("tuning, step {}", state.step))?;
             }
         }
@@ -213,7 +212,7 @@ impl TuningInputs<'_> {
         let changes = match kept {
             0 => BTreeMap::new(),
             _ => match tensor_changes(self.compiled.file(), &apply_changes(&base, &state.best)) {
-                Err(error @ GradientError::NormRange { .. }) => {
+                Err(error @ PassError::Codec { .. }) => {
                     course.discard(&error);
                     BTreeMap::new()
                 }
@@ -240,7 +239,7 @@ impl DistillationPair<'_> {
         windows: &Windows,
         expected: &Expected,
         scales: &Scales,
-    ) -> Result<(), GradientError> {
+    ) -> Result<(), PassError> {
         let whole = self.whole.divergence(windows, expected, scales)?;
         let bases = self.bases.as_mut();
         let bases = bases.map(|bases| bases.divergence(windows, expected, scales));
@@ -250,7 +249,7 @@ impl DistillationPair<'_> {
 
     /// With refinements the gradient of the sum of both logarithms, so that neither is tuned at the
     /// expense of the other.
-    fn gradients(&mut self, tokens: &[u32], scales: &Scales) -> Result<Vec<f64>, GradientError> {
+    fn gradients(&mut self, tokens: &[u32], scales: &Scales) -> Result<Vec<f64>, PassError> {
         let (kl, gradients) = self.whole.gradients(tokens, scales)?;
         let mut sums: Vec<f64> = gradients.into_iter().flatten().collect();
         if let Some(bases) = &mut self.bases {
@@ -272,7 +271,7 @@ fn apply_changes(base: &Scales, change: &[f32]) -> Scales {
     scales
 }
 
-fn check_types(file: &ModelFile, scales: &Scales) -> Result<(), GradientError> {
+fn check_types(file: &ModelFile, scales: &Scales) -> Result<(), PassError> {
     let known = [DType::F32, DType::F16, DType::BF16];
     for scale in &scales.of {
         if let Scale::Norm(role) = *scale
@@ -280,7 +279,7 @@ fn check_types(file: &ModelFile, scales: &Scales) -> Result<(), GradientError> {
             && !known.contains(&tensor.dtype)
         {
             let dtype = tensor.dtype;
-            return Err(GradientError::NormType { role, dtype });
+            return Err(PassError::NormType { role, dtype });
         }
     }
     Ok(())
@@ -289,15 +288,19 @@ fn check_types(file: &ModelFile, scales: &Scales) -> Result<(), GradientError> {
 fn tensor_changes(
     file: &ModelFile,
     scales: &Scales,
-) -> Result<BTreeMap<Role, TensorChange>, GradientError> {
+) -> Result<BTreeMap<Role, TensorChange>, PassError> {
     let mut changes = BTreeMap::new();
     for (&scale, values) in scales.of.iter().zip(&scales.values) {
         match scale {
             Scale::Norm(role) => {
                 if let Some(tensor) = file.tensor(role) {
                     let mut bytes = vec![0; file.bytes(tensor).len()];
-                    block::encode_finite(tensor.dtype, values, &mut bytes)
-                        .map_err(|source| GradientError::NormRange { role, source })?;
+                    block::encode_finite(tensor.dtype, values, &mut bytes).map_err(|source| {
+                        PassError::Codec {
+                            tensor: role.to_string(),
+                            source,
+                        }
+                    })?;
                     changes.insert(role, TensorChange::Bytes(bytes));
                 }
             }

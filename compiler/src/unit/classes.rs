@@ -8,7 +8,7 @@ use htc_formats::model::MatrixId;
 use htc_formats::source::ModelTensor;
 
 use super::encode::MatrixRows;
-use super::{ModelTreatment, UnitError, outputs};
+use super::{MakeError, ModelTreatment, outputs};
 use crate::calibrate::CalibratedInput;
 use crate::order::PermutedSource;
 
@@ -25,7 +25,7 @@ pub(crate) fn row_costs(
     matrix: MatrixId,
     place: Option<CalibratedInput>,
     treatment: &ModelTreatment,
-) -> Result<Option<Vec<f64>>, UnitError> {
+) -> Result<Option<Vec<f64>>, MakeError> {
     if matches!(matrix, MatrixId::Projection { .. }) {
         return Ok(None);
     }
@@ -39,7 +39,7 @@ pub(crate) fn row_costs(
         let energy: f64 = values.iter().map(|&w| f64::from(w).powi(2)).sum();
         Ok(f64::from(weight) * energy)
     });
-    costs.collect::<Result<Vec<f64>, UnitError>>().map(Some)
+    costs.collect::<Result<Vec<f64>, MakeError>>().map(Some)
 }
 
 fn rank_rows(costs: &[f64]) -> Vec<u32> {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use htc_formats::CodecError;
 use htc_formats::DType;
 use htc_formats::bands::{
     CodeLayout, Codes, ColumnGroupWriter, ColumnGroups, RowClasses, TILE_ROWS, rotate,
@@ -11,9 +12,10 @@ use htc_formats::source::ModelTensor;
 
 use super::treatment::InputStatistics;
 use super::{
-    Factors, ModelTreatment, Norm, UnitError, UnitMeasurements, classes, input_of_unit, outputs,
-    weight_name,
+    Factors, MakeError, ModelTreatment, Norm, UnitMeasurements, classes, factorise_error,
+    input_of_unit, outputs,
 };
+use crate::calibrate::CalibratedInput;
 use crate::codes::{self, BlockCoder};
 use crate::math::codes::{ColumnEnergies, QuantisationGuide, RowFeedback, TileCoder};
 use crate::math::{
@@ -32,25 +34,17 @@ pub(super) fn dense(
     unit: &UnitPlan,
     dtype: DType,
     treatment: &ModelTreatment,
-) -> Result<Factors, UnitError> {
-    let matrix = unit.members.first().map(|member| member.matrix);
-    let feedback = match input_of_unit(source, unit).filter(|_| codes::has_feedback(dtype)) {
-        Some(place) => treatment.feedback(place, treatment.damping(matrix)),
-        None => Ok(None),
-    };
+) -> Result<Factors, MakeError> {
+    let place = input_of_unit(source, unit);
+    let with_feedback = place.filter(|_| codes::has_feedback(dtype));
     let code = DenseEncoding {
         dtype,
-        feedback: feedback.map_err(|error| factorise_error(source, unit, error))?,
-        sweeps: treatment.effort().settings().sweeps,
+        feedback: column_feedback(source, unit, with_feedback, treatment)?,
+        sweeps: treatment.effort.settings().sweeps,
     };
     encode_members(source, unit, treatment, |member, moment| {
         let rows = match code.feedback {
-            Some(_) => outputs::row_feedback(
-                source,
-                member.matrix,
-                input_of_unit(source, unit),
-                treatment,
-            )?,
+            Some(_) => outputs::row_feedback(source, member.matrix, place, treatment)?,
             None => None,
         };
         encode(source, member, &code, rows.as_ref(), moment)
@@ -62,37 +56,27 @@ pub(super) fn column_groups(
     unit: &UnitPlan,
     layout: &CodeLayout,
     treatment: &ModelTreatment,
-) -> Result<Factors, UnitError> {
-    let matrix = unit.members.first().map(|member| member.matrix);
-    let feedback = match input_of_unit(source, unit) {
-        Some(place) => treatment.feedback(place, treatment.damping(matrix)),
-        None => Ok(None),
-    };
-    let feedback = feedback.map_err(|error| factorise_error(source, unit, error))?;
+) -> Result<Factors, MakeError> {
+    let place = input_of_unit(source, unit);
+    let feedback = column_feedback(source, unit, place, treatment)?;
     encode_members(source, unit, treatment, |member, moment| {
-        let rows = outputs::row_feedback(
-            source,
-            member.matrix,
-            input_of_unit(source, unit),
-            treatment,
-        )?;
+        let rows = outputs::row_feedback(source, member.matrix, place, treatment)?;
         let guide = QuantisationGuide {
             columns: feedback.as_deref(),
             rows: rows.as_ref(),
-            sweeps: treatment.effort().settings().sweeps,
+            sweeps: treatment.effort.settings().sweeps,
         };
         let role = member.matrix.weight();
-        let tensor = source.tensor(role).ok_or(UnitError::Missing(role))?;
+        let tensor = source.tensor(role).ok_or(MakeError::Missing(role))?;
         match layout {
             CodeLayout::Uniform(codes) => {
                 let rows = MatrixRows::all(source, tensor);
                 encode_column_groups(&rows, codes, guide, moment)
             }
             CodeLayout::Classes(of) => {
-                let place = input_of_unit(source, unit);
                 let matrix = member.matrix;
                 let costs = classes::row_costs(source, tensor, matrix, place, treatment)?;
-                let costs = costs.ok_or_else(|| UnitError::NoCosts {
+                let costs = costs.ok_or_else(|| MakeError::NoCosts {
                     tensor: tensor.name.clone(),
                 })?;
                 encode_classes(source, tensor, of, &costs, guide, moment)
@@ -101,16 +85,23 @@ pub(super) fn column_groups(
     })
 }
 
-fn factorise_error(
+/// Returns the error feedback of a unit's columns, which read the input `place`.
+fn column_feedback(
     source: &PermutedSource<'_>,
     unit: &UnitPlan,
-    error: FactoriseError,
-) -> UnitError {
+    place: Option<CalibratedInput>,
+    treatment: &ModelTreatment,
+) -> Result<Option<Arc<ErrorFeedback>>, MakeError> {
     let matrix = unit.members.first().map(|member| member.matrix);
-    UnitError::Factorise {
-        tensor: matrix.map_or_else(String::new, |matrix| weight_name(source, matrix)),
-        source: error,
-    }
+    let feedback = place.map(|place| treatment.feedback(place, treatment.damping(matrix)));
+    let feedback = feedback.transpose();
+    let feedback = feedback.map_err(|error| factorise_error(source, &unit.members, 0, error))?;
+    Ok(feedback.flatten())
+}
+
+fn add_energies(sums: &mut [ErrorEnergies; 2], lost: [ErrorEnergies; 2]) {
+    let pairs = sums.iter_mut().zip(lost);
+    pairs.for_each(|(sum, lost)| *sum += lost);
 }
 
 fn encode_members(
@@ -120,12 +111,12 @@ fn encode_members(
     encode: impl Fn(
         &UnitMatrix,
         Option<SecondMoment<'_>>,
-    ) -> Result<(Vec<u8>, [ErrorEnergies; 2]), UnitError>,
-) -> Result<Factors, UnitError> {
+    ) -> Result<(Vec<u8>, [ErrorEnergies; 2]), MakeError>,
+) -> Result<Factors, MakeError> {
     let inputs = input_of_unit(source, unit).map(|place| treatment.inputs(place));
     let inputs = inputs
         .transpose()
-        .map_err(|error| factorise_error(source, unit, error))?;
+        .map_err(|error| factorise_error(source, &unit.members, 0, error))?;
     // Biases of dense matrices are not corrected.
     let inputs = inputs.flatten();
     let moment = inputs.as_ref().map(InputStatistics::second_moment);
@@ -176,13 +167,10 @@ fn encode(
     code: &DenseEncoding,
     outputs: Option<&RowFeedback>,
     moment: Option<SecondMoment<'_>>,
-) -> Result<(Vec<u8>, [ErrorEnergies; 2]), UnitError> {
+) -> Result<(Vec<u8>, [ErrorEnergies; 2]), MakeError> {
     let role = member.matrix.weight();
-    let tensor = source.tensor(role).ok_or(UnitError::Missing(role))?;
-    let codec = |source| UnitError::Block {
-        tensor: tensor.name.clone(),
-        source,
-    };
+    let tensor = source.tensor(role).ok_or(MakeError::Missing(role))?;
+    let codec = |source: CodecError| MakeError::of_tensor(&tensor.name, source);
     let (rows, cols, dtype) = (member.rows, member.cols, code.dtype);
     let to_bytes = dtype.row_bytes(cols).unwrap_or(0).max(1);
     let step = (PORTION / cols.max(1)).max(1);
@@ -197,7 +185,7 @@ fn encode(
         values.resize(here * cols, 0.0);
         stored.resize(here * cols, 0.0);
         let decoded = source.decode(tensor, first..first + here, &mut values);
-        decoded.map_err(|error| UnitError::from_decode_error(&tensor.name, error))?;
+        decoded.map_err(|error| MakeError::of_tensor(&tensor.name, error))?;
         check_finite(source, tensor, &values, first)?;
         let weight = Weight {
             rows: here,
@@ -207,7 +195,7 @@ fn encode(
         match &mut coder {
             Some(coder) => {
                 let coded = coder.code(weight, to, &mut stored);
-                coded.map_err(|error| UnitError::from_code_error(&tensor.name, error))?;
+                coded.map_err(|error| MakeError::of_tensor(&tensor.name, error))?;
             }
             None => {
                 block::encode(dtype, &values, to).map_err(codec)?;
@@ -215,15 +203,13 @@ fn encode(
             }
         }
         if stored.iter().any(|value| !value.is_finite()) {
-            return Err(UnitError::DenseOverflow {
+            return Err(MakeError::DenseOverflow {
                 tensor: tensor.name.clone(),
                 dtype,
             });
         }
         let lost = error_energies(weight, &stored, moment);
-        sums.iter_mut()
-            .zip(lost)
-            .for_each(|(sum, lost)| *sum += lost);
+        add_energies(&mut sums, lost);
     }
     Ok((bytes, sums))
 }
@@ -251,10 +237,10 @@ impl<'a> MatrixRows<'a> {
         &self,
         range: std::ops::Range<usize>,
         values: &mut Vec<f32>,
-    ) -> Result<(), UnitError> {
+    ) -> Result<(), MakeError> {
         let (source, tensor) = (self.source, self.tensor);
         values.resize(range.len() * tensor.cols, 0.0);
-        let of_decode = |error| UnitError::from_decode_error(&tensor.name, error);
+        let of_decode = |error| MakeError::of_tensor(&tensor.name, error);
         let Some(rows) = self.of_class else {
             let decoded = source.decode(tensor, range.clone(), values);
             decoded.map_err(of_decode)?;
@@ -281,7 +267,7 @@ fn encode_classes(
     costs: &[f64],
     guide: QuantisationGuide<'_>,
     moment: Option<SecondMoment<'_>>,
-) -> Result<(Vec<u8>, [ErrorEnergies; 2]), UnitError> {
+) -> Result<(Vec<u8>, [ErrorEnergies; 2]), MakeError> {
     let counts: Vec<usize> = of.iter().map(|class| class.rows).collect();
     let members = classes::split_into_classes(costs, &counts);
     let mut of_rows = vec![0_u8; tensor.rows];
@@ -306,9 +292,7 @@ fn encode_classes(
         };
         let (bytes, lost) = encode_column_groups(&rows, &class.codes, guide, moment)?;
         parts.push(bytes);
-        sums.iter_mut()
-            .zip(lost)
-            .for_each(|(sum, lost)| *sum += lost);
+        add_energies(&mut sums, lost);
     }
     Ok((of.pack(&of_rows, &parts), sums))
 }
@@ -320,12 +304,9 @@ fn encode_column_groups(
     bands: &Codes,
     guide: QuantisationGuide<'_>,
     moment: Option<SecondMoment<'_>>,
-) -> Result<(Vec<u8>, [ErrorEnergies; 2]), UnitError> {
+) -> Result<(Vec<u8>, [ErrorEnergies; 2]), MakeError> {
     let tensor = matrix.tensor;
-    let refused = |source: FactoriseError| UnitError::Factorise {
-        tensor: tensor.name.clone(),
-        source,
-    };
+    let refused = |source: FactoriseError| MakeError::of_tensor(&tensor.name, source);
     let (rows, cols) = (matrix.len(), tensor.cols);
     let step = (PORTION / cols.max(1)).max(1).next_multiple_of(TILE_ROWS);
     let portions = || (0..rows).step_by(step);
@@ -337,7 +318,7 @@ fn encode_column_groups(
         if bands.is_rotated() {
             values.chunks_exact_mut(cols).for_each(rotate);
         }
-        Ok::<_, UnitError>(())
+        Ok::<_, MakeError>(())
     };
     let guide = guide.for_codes(bands).map_err(refused)?;
     let mut values = Vec::new();
@@ -376,9 +357,7 @@ fn encode_column_groups(
             read.map_err(|error| refused(error.into()))?;
         }
         let lost = self::error_energies(as_weight(&values, cols), &stored, moment);
-        sums.iter_mut()
-            .zip(lost)
-            .for_each(|(sum, lost)| *sum += lost);
+        add_energies(&mut sums, lost);
     }
     Ok((bytes, sums))
 }
@@ -391,18 +370,19 @@ fn as_weight(values: &[f32], cols: usize) -> Weight<'_> {
     }
 }
 
-fn check_finite(
+/// Checks that values of a tensor from a row on are finite.
+pub(crate) fn check_finite(
     source: &PermutedSource<'_>,
     tensor: &ModelTensor,
     values: &[f32],
     first_row: usize,
-) -> Result<(), UnitError> {
+) -> Result<(), MakeError> {
     let Some(at) = values.iter().position(|value| !value.is_finite()) else {
         return Ok(());
     };
     let (row, col) = (first_row + at / tensor.cols, at % tensor.cols);
     let (row, col) = source.source_position(tensor, row, col);
-    Err(UnitError::NotFinite {
+    Err(MakeError::NotFinite {
         tensor: tensor.name.clone(),
         row,
         col,

@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
+use htc_formats::CodecError;
 use htc_formats::DType;
 use htc_formats::block;
 use htc_formats::model::{MatrixId, Part, ProjectionKind};
 
 use super::treatment::InputStatistics;
 use super::{
-    Factors, ModelTreatment, Norm, UnitError, UnitMeasurements, check_finite, dense_weight, encode,
-    input_of_unit, weight_index, weight_name,
+    Factors, MakeError, ModelTreatment, Norm, UnitMeasurements, check_finite, dense_weights,
+    encode, factorise_error, input_of_unit, weight_name,
 };
 use crate::calibrate::CalibratedInput;
 use crate::math::{
@@ -27,19 +28,11 @@ pub(super) fn factorise_unit(
     source: &PermutedSource<'_>,
     unit: &UnitPlan,
     treatment: &ModelTreatment,
-) -> Result<Factors, UnitError> {
-    let members = unit.members.iter();
-    let dense: Vec<Vec<f32>> = members
-        .clone()
-        .map(|member| dense_weight(source, member))
-        .collect::<Result<_, _>>()?;
-    let weights: Vec<Weight> = members
-        .zip(&dense)
-        .map(|(member, values)| Weight {
-            rows: member.rows,
-            cols: member.cols,
-            values,
-        })
+) -> Result<Factors, MakeError> {
+    let dense = dense_weights(source, &unit.members)?;
+    let weights = unit.members.iter().zip(&dense);
+    let weights: Vec<Weight> = weights
+        .map(|(member, values)| member.weight(values))
         .collect();
     let terms = Factoriser::new(source, unit, treatment, &weights)?;
     let mut made = UnitResults::default();
@@ -99,8 +92,8 @@ impl<'a> Factoriser<'a> {
         unit: &'a UnitPlan,
         treatment: &ModelTreatment<'a>,
         weights: &[Weight<'_>],
-    ) -> Result<Factoriser<'a>, UnitError> {
-        let failed = |error| factorise_error(source, unit, 0, error);
+    ) -> Result<Factoriser<'a>, MakeError> {
+        let failed = |error| factorise_error(source, &unit.members, 0, error);
         let place = input_of_unit(source, unit);
         let (gauge, output, norm) = gauges(unit, place, treatment, failed)?;
         let exempt = place.map(|place| treatment.exempt(place, weights));
@@ -118,7 +111,7 @@ impl<'a> Factoriser<'a> {
                 None => None,
             },
             inputs: inputs.transpose().map_err(failed)?.flatten(),
-            algebra: treatment.algebra(),
+            algebra: treatment.algebra,
         })
     }
 
@@ -130,8 +123,8 @@ impl<'a> Factoriser<'a> {
         })
     }
 
-    fn failed(&self, index: usize) -> impl Fn(FactoriseError) -> UnitError {
-        move |error| factorise_error(self.source, self.unit, index, error)
+    fn failed(&self, index: usize) -> impl Fn(FactoriseError) -> MakeError {
+        move |error| factorise_error(self.source, &self.unit.members, index, error)
     }
 
     /// Stores a member as `B A`. `part` scales the errors of the weight and of its outputs: 1, or
@@ -144,7 +137,7 @@ impl<'a> Factoriser<'a> {
         [a, b]: [DType; 2],
         part: [f64; 2],
         made: &mut UnitResults,
-    ) -> Result<(), UnitError> {
+    ) -> Result<(), MakeError> {
         let projection = self
             .unit
             .members
@@ -179,7 +172,7 @@ impl<'a> Factoriser<'a> {
         rank: usize,
         types: [DType; 2],
         made: &mut UnitResults,
-    ) -> Result<(), UnitError> {
+    ) -> Result<(), MakeError> {
         let stored = self.store(base, weight.values, index, made)?;
         let moment = self.inputs.as_ref().map(InputStatistics::second_moment);
         let part = encode::error_energies(weight, &stored, moment);
@@ -199,7 +192,7 @@ impl<'a> Factoriser<'a> {
         rank: usize,
         [basis, projected]: [DType; 2],
         made: &mut UnitResults,
-    ) -> Result<(), UnitError> {
+    ) -> Result<(), MakeError> {
         let options = BasisOptions {
             gauge: &self.gauge,
             exempt: &self.exempt,
@@ -228,19 +221,16 @@ impl<'a> Factoriser<'a> {
         values: &[f32],
         index: usize,
         made: &mut UnitResults,
-    ) -> Result<Vec<f32>, UnitError> {
+    ) -> Result<Vec<f32>, MakeError> {
         let name = || weight_name(self.source, self.unit.members[index].matrix);
-        let codec = |source| UnitError::Block {
-            tensor: name(),
-            source,
-        };
+        let codec = |error: CodecError| MakeError::of_tensor(&name(), error);
         let length = dtype.matrix_bytes(1, values.len()).unwrap_or(0);
         let mut bytes = vec![0; length];
         block::encode(dtype, values, &mut bytes).map_err(codec)?;
         let mut decoded = vec![0.0; values.len()];
         block::decode(dtype, &bytes, &mut decoded).map_err(codec)?;
         if decoded.iter().any(|v| !v.is_finite()) {
-            return Err(UnitError::Overflow {
+            return Err(MakeError::Overflow {
                 tensor: name(),
                 dtype,
             });
@@ -256,7 +246,7 @@ impl<'a> Factoriser<'a> {
         stored: StoredFactors<'_>,
         part: f64,
         made: &mut UnitResults,
-    ) -> Result<(), UnitError> {
+    ) -> Result<(), MakeError> {
         let Some(inputs) = &self.inputs else {
             return Ok(());
         };
@@ -277,12 +267,12 @@ impl<'a> Factoriser<'a> {
         Ok(())
     }
 
-    fn finish(self, mut made: UnitResults) -> Result<Factors, UnitError> {
+    fn finish(self, mut made: UnitResults) -> Result<Factors, MakeError> {
         for (bias, member) in made.biases.iter().zip(&self.unit.members) {
             let mut bytes = vec![0; size_of::<f32>() * bias.len()];
-            block::encode(DType::F32, bias, &mut bytes).map_err(|source| UnitError::Block {
-                tensor: weight_name(self.source, member.matrix),
-                source,
+            let encoded = block::encode(DType::F32, bias, &mut bytes);
+            encoded.map_err(|error| {
+                MakeError::of_tensor(&weight_name(self.source, member.matrix), error)
             })?;
             made.tensors.push(bytes);
         }
@@ -312,26 +302,13 @@ pub(crate) fn decomposition_path(projection: Option<ProjectionKind>, gauge: &Gau
     }
 }
 
-fn factorise_error(
-    source: &PermutedSource<'_>,
-    unit: &UnitPlan,
-    index: usize,
-    error: FactoriseError,
-) -> UnitError {
-    let index = weight_index(&error).unwrap_or(index);
-    UnitError::Factorise {
-        tensor: weight_name(source, unit.members[index].matrix),
-        source: error,
-    }
-}
-
 /// Returns the gauges of a unit's inputs and outputs, and the norm that they represent.
 fn gauges(
     unit: &UnitPlan,
     place: Option<CalibratedInput>,
     treatment: &ModelTreatment,
-    failed: impl Fn(FactoriseError) -> UnitError,
-) -> Result<(Arc<Gauge>, Option<Diagonal>, Norm), UnitError> {
+    failed: impl Fn(FactoriseError) -> MakeError,
+) -> Result<(Arc<Gauge>, Option<Diagonal>, Norm), MakeError> {
     let Some(place) = place else {
         return Ok((Arc::default(), None, Norm::Frobenius));
     };
@@ -359,7 +336,7 @@ fn add_existing_bias(
     source: &PermutedSource<'_>,
     matrix: MatrixId,
     mut lost: Vec<f32>,
-) -> Result<Vec<f32>, UnitError> {
+) -> Result<Vec<f32>, MakeError> {
     let own = matrix.role(Part::Bias).and_then(|role| source.tensor(role));
     let Some(tensor) = own else {
         return Ok(lost);
@@ -367,12 +344,12 @@ fn add_existing_bias(
     check_finite(source, tensor)?;
     let mut own = vec![0.0; lost.len()];
     let decoded = source.decode(tensor, 0..1, &mut own);
-    decoded.map_err(|error| UnitError::from_decode_error(&tensor.name, error))?;
+    decoded.map_err(|error| MakeError::of_tensor(&tensor.name, error))?;
     lost.iter_mut()
         .zip(own)
         .for_each(|(lost, own)| *lost += own);
     if lost.iter().any(|v| !v.is_finite()) {
-        return Err(UnitError::Overflow {
+        return Err(MakeError::Overflow {
             tensor: tensor.name.clone(),
             dtype: DType::F32,
         });

@@ -4,7 +4,7 @@ use htc_formats::DType;
 use htc_formats::block;
 use htc_formats::model::{HyperParameters, KvSide, MatrixId, ProjectionKind, Role, StoredTensor};
 
-use super::UnitError;
+use super::MakeError;
 use crate::calibrate::{StoredLayer, StoredMoment};
 use crate::math::{Algebra, SecondMoment, principal_basis};
 use crate::order::{ChannelPermutation, permuted_moment};
@@ -70,7 +70,7 @@ pub fn layer_tensors(
     layer: usize,
     order: Option<&ChannelPermutation>,
     algebra: &dyn Algebra,
-) -> Result<Vec<(Role, Vec<u8>)>, UnitError> {
+) -> Result<Vec<(Role, Vec<u8>)>, MakeError> {
     let projection = ProjectionKind::V;
     let of_values =
         order.and_then(|order| order.outputs(MatrixId::Projection { layer, projection }));
@@ -122,43 +122,32 @@ impl SideBases {
         }
     }
 
-    fn add(&mut self, lower: &[f64], algebra: &dyn Algebra) -> Result<(), UnitError> {
+    fn add(&mut self, lower: &[f64], algebra: &dyn Algebra) -> Result<(), MakeError> {
         let moment = SecondMoment {
             order: lower.len().isqrt(),
             values: lower,
         };
         let found = principal_basis(moment, round_to_f16, algebra);
-        let found = found.map_err(|source| UnitError::Factorise {
-            tensor: self.basis.to_string(),
-            source,
-        })?;
+        let found = found.map_err(|error| MakeError::of_tensor(&self.basis.to_string(), error))?;
         let components = found.components.iter().map(|&x| x as f32);
         self.components.extend(components);
         self.parts.extend(found.energies.iter().map(|&x| x as f32));
         Ok(())
     }
 
-    fn finish(self) -> Result<[(Role, Vec<u8>); 2], UnitError> {
+    fn finish(self) -> Result<[(Role, Vec<u8>); 2], MakeError> {
         Ok([
-            (
-                self.basis,
-                encode_tensor(self.basis, BASIS, &self.components)?,
-            ),
-            (
-                self.energies,
-                encode_tensor(self.energies, ENERGIES, &self.parts)?,
-            ),
+            encode_tensor(self.basis, BASIS, &self.components)?,
+            encode_tensor(self.energies, ENERGIES, &self.parts)?,
         ])
     }
 }
 
-fn encode_tensor(role: Role, dtype: DType, values: &[f32]) -> Result<Vec<u8>, UnitError> {
+fn encode_tensor(role: Role, dtype: DType, values: &[f32]) -> Result<(Role, Vec<u8>), MakeError> {
     let mut bytes = vec![0; values.len() * dtype.block_bytes()];
-    block::encode(dtype, values, &mut bytes).map_err(|source| UnitError::Block {
-        tensor: role.to_string(),
-        source,
-    })?;
-    Ok(bytes)
+    let encoded = block::encode(dtype, values, &mut bytes);
+    encoded.map_err(|error| MakeError::of_tensor(&role.to_string(), error))?;
+    Ok((role, bytes))
 }
 
 /// Rounds a number to the 11 significant bits of f16, half to even. Valid for magnitudes of normal

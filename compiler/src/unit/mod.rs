@@ -1,8 +1,7 @@
 //! Turns one unit of the plan into stored tensors with measured errors.
 
 pub(crate) mod classes;
-mod encode;
-mod error;
+pub(crate) mod encode;
 mod factor;
 pub mod kv_bases;
 mod outputs;
@@ -11,22 +10,19 @@ mod treatment;
 
 use std::fmt;
 
-use htc_formats::CodecError;
 use htc_formats::DType;
 use htc_formats::block;
 use htc_formats::model::{MatrixId, Part, Role, StoredTensor};
 use htc_formats::source::ModelFile;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use thiserror::Error;
 
 use crate::calibrate::CalibratedInput;
-use crate::gradient::NoMatrix;
 use crate::math::{FactoriseError, SinkOutcome};
-use crate::order::{PermuteError, PermutedSource};
+use crate::order::PermutedSource;
 use crate::plan::{MatrixForm, UnitMatrix, UnitPlan};
 
-pub use error::MakeError;
+pub use crate::order::MakeError;
 pub(crate) use factor::decomposition_path;
 pub(crate) use treatment::{CACHE_CAPACITY, truncated_projections};
 pub use treatment::{InputStatistics, ModelTreatment};
@@ -92,103 +88,6 @@ impl fmt::Display for Norm {
     }
 }
 
-/// Error returned when a unit cannot be factorised.
-#[derive(Clone, Debug, Error)]
-#[non_exhaustive]
-pub enum UnitError {
-    /// The tensor is missing from the source.
-    #[error("tensor {0} is missing from the source")]
-    Missing(Role),
-    /// The bytes of a tensor do not decode, or a factor does not encode.
-    #[error("tensor {tensor}: {source}")]
-    Block {
-        /// Name in the source.
-        tensor: String,
-        /// Error of the codec.
-        source: CodecError,
-    },
-    /// The decomposition or encoding failed.
-    #[error("tensor {tensor}: {source}")]
-    Factorise {
-        /// Name in the source.
-        tensor: String,
-        /// The cause.
-        source: FactoriseError,
-    },
-    /// A factor exceeds the range of its type.
-    #[error(
-        "tensor {tensor}: its factors exceed the range of {dtype}; use `factor_type` f32 or bf16, or leave the projection out of `projections`"
-    )]
-    Overflow {
-        /// Name in the source.
-        tensor: String,
-        /// The type.
-        dtype: DType,
-    },
-    /// A dense matrix exceeds the range of its type.
-    #[error(
-        "tensor {tensor}: its numbers exceed the range of {dtype}; choose f32, bf16 or a type of blocks for it, or \
-         keep it as it is"
-    )]
-    DenseOverflow {
-        /// Name in the source.
-        tensor: String,
-        /// The type.
-        dtype: DType,
-    },
-    /// A kept tensor cannot be permuted.
-    #[error("tensor {tensor}: {source}")]
-    Permutation {
-        /// Name in the source.
-        tensor: String,
-        /// The reason.
-        source: PermuteError,
-    },
-    /// The cost of errors of a matrix is unknown.
-    #[error(transparent)]
-    Cost(#[from] NoMatrix),
-    /// Row classes need the costs of errors, which are unknown.
-    #[error(
-        "tensor {tensor}: its rows have classes by what their errors cost, which is not known; give a calibration"
-    )]
-    NoCosts {
-        /// Name in the source.
-        tensor: String,
-    },
-    /// A kept value is infinite or not a number.
-    #[error(
-        "tensor {tensor} holds {value} at row {row}, column {col}, expected finite numbers; repair or re-export \
-         the source model"
-    )]
-    NotFinite {
-        /// Name in the source.
-        tensor: String,
-        /// Row of the first such value.
-        row: usize,
-        /// Column of the first such value.
-        col: usize,
-        /// The value.
-        value: f32,
-    },
-}
-
-impl UnitError {
-    /// Converts an error of decoding a tensor.
-    pub(crate) fn from_decode_error(tensor: &str, source: CodecError) -> UnitError {
-        let tensor = tensor.to_owned();
-        UnitError::Block { tensor, source }
-    }
-
-    /// Converts an error of encoding a tensor.
-    pub(crate) fn from_code_error(tensor: &str, error: FactoriseError) -> UnitError {
-        let tensor = tensor.to_owned();
-        match error {
-            FactoriseError::Codec(source) => UnitError::Block { tensor, source },
-            source => UnitError::Factorise { tensor, source },
-        }
-    }
-}
-
 /// Returns the stored tensors of a unit: those of its form, then the correcting biases.
 pub fn stored_tensors(unit: &UnitPlan, biases: bool) -> Vec<StoredTensor> {
     let mut tensors = unit.tensors();
@@ -211,7 +110,7 @@ pub fn factorise(
     source: &PermutedSource<'_>,
     unit: &UnitPlan,
     treatment: &ModelTreatment,
-) -> Result<Factors, UnitError> {
+) -> Result<Factors, MakeError> {
     match &unit.form {
         MatrixForm::Dense { weight } => encode::dense(source, unit, *weight, treatment),
         MatrixForm::ColumnGroups { codes } => encode::column_groups(source, unit, codes, treatment),
@@ -223,7 +122,20 @@ pub(crate) fn input_of_unit(source: &ModelFile, unit: &UnitPlan) -> Option<Calib
     unit.activation_point(source.tensor(Role::Output).is_none())
 }
 
-pub(crate) fn weight_index(error: &FactoriseError) -> Option<usize> {
+/// Returns the error of a weight: of the one that the error tells by its index, else of that at
+/// `index`.
+fn factorise_error(
+    source: &ModelFile,
+    members: &[UnitMatrix],
+    index: usize,
+    error: FactoriseError,
+) -> MakeError {
+    let member = members.get(weight_index(&error).unwrap_or(index));
+    let name = member.map(|member| weight_name(source, member.matrix));
+    MakeError::of_tensor(&name.unwrap_or_default(), error)
+}
+
+fn weight_index(error: &FactoriseError) -> Option<usize> {
     match *error {
         FactoriseError::Empty { index, .. }
         | FactoriseError::WeightLength { index, .. }
@@ -241,16 +153,25 @@ pub(crate) fn weight_name(source: &ModelFile, matrix: MatrixId) -> String {
         .map_or_else(|| role.to_string(), |t| t.name.clone())
 }
 
+/// Decodes matrices in their stored channel order.
+pub(crate) fn dense_weights(
+    source: &PermutedSource<'_>,
+    members: &[UnitMatrix],
+) -> Result<Vec<Vec<f32>>, MakeError> {
+    let members = members.iter();
+    members.map(|member| dense_weight(source, member)).collect()
+}
+
 /// Decodes a matrix in its stored channel order.
 pub(crate) fn dense_weight(
     source: &PermutedSource<'_>,
     member: &UnitMatrix,
-) -> Result<Vec<f32>, UnitError> {
+) -> Result<Vec<f32>, MakeError> {
     let role = member.matrix.weight();
-    let tensor = source.tensor(role).ok_or(UnitError::Missing(role))?;
+    let tensor = source.tensor(role).ok_or(MakeError::Missing(role))?;
     let mut values = vec![0.0; member.rows * member.cols];
     let decoded = source.decode(tensor, 0..member.rows, &mut values);
-    decoded.map_err(|error| UnitError::from_decode_error(&tensor.name, error))?;
+    decoded.map_err(|error| MakeError::of_tensor(&tensor.name, error))?;
     Ok(values)
 }
 
@@ -258,19 +179,17 @@ pub(crate) fn dense_weight(
 pub fn check_finite(
     source: &ModelFile,
     tensor: &htc_formats::source::ModelTensor,
-) -> Result<(), UnitError> {
+) -> Result<(), MakeError> {
     let bytes = source.bytes(tensor);
     let Some(row_bytes) = tensor.dtype.row_bytes(tensor.cols).filter(|&n| n > 0) else {
         return Ok(());
     };
     let mut values = vec![0.0; tensor.cols];
     for (row, bytes) in bytes.chunks_exact(row_bytes).enumerate() {
-        block::decode(tensor.dtype, bytes, &mut values).map_err(|source| UnitError::Block {
-            tensor: tensor.name.clone(),
-            source,
-        })?;
+        let decoded = block::decode(tensor.dtype, bytes, &mut values);
+        decoded.map_err(|error| MakeError::of_tensor(&tensor.name, error))?;
         if let Some(col) = values.iter().position(|v| !v.is_finite()) {
-            return Err(UnitError::NotFinite {
+            return Err(MakeError::NotFinite {
                 tensor: tensor.name.clone(),
                 row,
                 col,

@@ -2,7 +2,7 @@
 
 use htc_formats::model::MatrixId;
 
-use super::{ModelTreatment, UnitError, weight_name};
+use super::{MakeError, ModelTreatment, weight_name};
 use crate::calibrate::CalibratedInput;
 use crate::gradient::{Gradients, MomentBlock};
 use crate::math::codes::{OutputBlock, RowFeedback};
@@ -17,15 +17,17 @@ pub(super) fn row_feedback(
     matrix: MatrixId,
     place: Option<CalibratedInput>,
     treatment: &ModelTreatment,
-) -> Result<Option<RowFeedback>, UnitError> {
-    let Some(gradients) = treatment.gradients() else {
+) -> Result<Option<RowFeedback>, MakeError> {
+    let Some(gradients) = treatment.gradients else {
         return Ok(None);
     };
     if !matches!(matrix, MatrixId::Projection { .. }) {
         let weights = vocabulary_row_costs(gradients, matrix, place, treatment)?;
         return Ok(Some(RowFeedback::from_weights(weights)));
     }
-    let outputs = gradients.for_matrix(matrix)?;
+    let outputs = gradients
+        .for_matrix(matrix)
+        .ok_or(MakeError::NoGradients(matrix))?;
     let order = source.order().and_then(|order| order.outputs(matrix));
     let blocks = match (order, outputs.blocks) {
         (None, blocks) => blocks,
@@ -49,11 +51,8 @@ pub(super) fn row_feedback(
             lower: &of.lower,
         })
         .collect();
-    let made = RowFeedback::new(&blocks, DAMPING).map_err(|error| UnitError::Factorise {
-        tensor: weight_name(source, matrix),
-        source: error,
-    })?;
-    Ok(Some(made))
+    let made = RowFeedback::new(&blocks, DAMPING).map(Some);
+    made.map_err(|error| MakeError::of_tensor(&weight_name(source, matrix), error))
 }
 
 fn uncoupled_rows(mut weights: Vec<f32>, damping: f64) -> RowFeedback {
@@ -70,15 +69,16 @@ fn vocabulary_row_costs(
     matrix: MatrixId,
     place: Option<CalibratedInput>,
     treatment: &ModelTreatment,
-) -> Result<Vec<f32>, UnitError> {
+) -> Result<Vec<f32>, MakeError> {
     let mut all = Vec::with_capacity(2);
-    let tokens = gradients.token_costs()?;
+    let tokens = gradients.token_costs();
     if let Some(read) = place.and_then(|place| treatment.mean_square(place)) {
         all.push((tokens.logits, read));
     }
     if matrix == MatrixId::Embedding {
-        let size = gradients.for_matrix(matrix)?.mean_diagonal;
-        all.push((tokens.lookups, size));
+        let size = gradients.for_matrix(matrix);
+        let size = size.ok_or(MakeError::NoGradients(matrix))?;
+        all.push((tokens.lookups, size.mean_diagonal));
     }
     let mut weights = vec![0.0; all.first().map_or(0, |(rows, _)| rows.len())];
     for (rows, size) in all {

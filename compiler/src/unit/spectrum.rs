@@ -1,6 +1,6 @@
 //! Singular values of a unit's weights, and components shared by its projections.
 
-use super::{ModelTreatment, UnitError, dense_weight, weight_name};
+use super::{MakeError, ModelTreatment, dense_weights, factorise_error};
 use crate::calibrate::CalibratedInput;
 use crate::math::{
     Algebra, BasisOptions, BasisWeighting, FactoriseError, Gauge, LowRankOptions, SharedComponents,
@@ -17,8 +17,8 @@ pub fn unit_singular_values(
     unit: &Unit,
     shared: bool,
     treatment: &ModelTreatment,
-) -> Result<Vec<f64>, UnitError> {
-    let dense = dense(source, unit)?;
+) -> Result<Vec<f64>, MakeError> {
+    let dense = dense_weights(source, &unit.members)?;
     let weights = weights(source, unit, &dense)?;
     let failed = |index| failed(source, unit, index);
     let projection = unit.members.first().and_then(|member| member.projection());
@@ -29,12 +29,20 @@ pub fn unit_singular_values(
         })
     });
     let gauge = gauge.transpose().map_err(failed(0))?.unwrap_or_default();
-    let algebra = treatment.algebra();
-    match (shared, &weights[..], &*gauge) {
-        (false, &[weight], Gauge::None) => singular_values(weight, algebra).map_err(failed(0)),
+    let found = singular_values_under(&gauge, &weights, shared, treatment.algebra);
+    found.map_err(failed(0))
+}
+
+fn singular_values_under(
+    gauge: &Gauge,
+    weights: &[Weight<'_>],
+    shared: bool,
+    algebra: &dyn Algebra,
+) -> Result<Vec<f64>, FactoriseError> {
+    match (shared, weights, gauge) {
+        (false, &[weight], Gauge::None) => singular_values(weight, algebra),
         (_, weights, Gauge::None) => {
-            let weighting = BasisWeighting::Normalised;
-            shared_singular_values(weights, weighting, algebra).map_err(failed(0))
+            shared_singular_values(weights, BasisWeighting::Normalised, algebra)
         }
         (false, &[weight], gauge) => {
             let options = LowRankOptions {
@@ -43,8 +51,7 @@ pub fn unit_singular_values(
                 algebra,
                 ..LowRankOptions::default()
             };
-            let found = low_rank_with(weight, 1, &options).map_err(failed(0))?;
-            Ok(found.singular_values)
+            Ok(low_rank_with(weight, 1, &options)?.singular_values)
         }
         (_, weights, gauge) => {
             let options = BasisOptions {
@@ -52,7 +59,7 @@ pub fn unit_singular_values(
                 algebra,
                 ..BasisOptions::default()
             };
-            let found = shared_basis_with(weights, 1, &options).map_err(failed(0))?;
+            let found = shared_basis_with(weights, 1, &options)?;
             Ok(found.eigenvalues.into_iter().map(f64::sqrt).collect())
         }
     }
@@ -64,30 +71,21 @@ pub fn shared_basis_components(
     source: &PermutedSource<'_>,
     unit: &Unit,
     algebra: &dyn Algebra,
-) -> Result<SharedComponents, UnitError> {
-    let dense = dense(source, unit)?;
+) -> Result<SharedComponents, MakeError> {
+    let dense = dense_weights(source, &unit.members)?;
     let weights = weights(source, unit, &dense)?;
     let found = shared_components(&weights, BasisWeighting::Normalised, algebra);
     found.map_err(failed(source, unit, 0))
-}
-
-fn dense(source: &PermutedSource<'_>, unit: &Unit) -> Result<Vec<Vec<f32>>, UnitError> {
-    let members = unit.members.iter();
-    members.map(|member| dense_weight(source, member)).collect()
 }
 
 fn weights<'a>(
     source: &PermutedSource<'_>,
     unit: &Unit,
     dense: &'a [Vec<f32>],
-) -> Result<Vec<Weight<'a>>, UnitError> {
+) -> Result<Vec<Weight<'a>>, MakeError> {
     let mut weights = Vec::with_capacity(dense.len());
     for (index, (member, values)) in unit.members.iter().zip(dense).enumerate() {
-        let weight = Weight {
-            rows: member.rows,
-            cols: member.cols,
-            values,
-        };
+        let weight = member.weight(values);
         weight.check(index).map_err(failed(source, unit, index))?;
         weights.push(weight);
     }
@@ -98,11 +96,6 @@ fn failed(
     source: &PermutedSource<'_>,
     unit: &Unit,
     index: usize,
-) -> impl Fn(FactoriseError) -> UnitError + use<> {
-    let matrix = unit.members.get(index).map(|member| member.matrix);
-    let tensor = matrix.map_or_else(String::new, |matrix| weight_name(source, matrix));
-    move |source| UnitError::Factorise {
-        tensor: tensor.clone(),
-        source,
-    }
+) -> impl Fn(FactoriseError) -> MakeError {
+    move |error| factorise_error(source, &unit.members, index, error)
 }

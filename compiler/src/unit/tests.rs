@@ -68,8 +68,9 @@ impl Measured {
         );
         let source = PermutedSource::new(self.model.file(), None);
         let place = CalibratedInput::Site { layer, site };
-        let treatment = ModelTreatment::new(Treatment::default(), Some(&self.calibration), &Host)
-            .with_gradients(Some(&self.gradients));
+        let mut treatment =
+            ModelTreatment::new(Treatment::default(), Some(&self.calibration), &Host);
+        treatment.gradients = Some(&self.gradients);
         let feedback = treatment.feedback(place, treatment.damping(Some(matrix)));
         let along_rows = row_feedback(&source, matrix, Some(place), &treatment);
         let tensor = source.tensor(matrix.weight()).unwrap();

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use htc_formats::model::{ActivationPoint, MatrixId};
 
-use super::{UnitError, dense_weight, weight_index, weight_name};
+use super::{MakeError, dense_weights, factorise_error};
 use crate::calibrate::{CalibratedInput, Calibration, StoredMoment};
 use crate::codes;
 use crate::gradient::Gradients;
@@ -16,7 +16,7 @@ use crate::math::{
 };
 use crate::options::{Effort, GaugeKind, SinkProtection, Treatment};
 use crate::order::{ChannelPermutation, PermutedSource, permuted, permuted_moment};
-use crate::plan::{MatrixForm, Plan, UnitPlan};
+use crate::plan::{MatrixForm, Plan, UnitMatrix, UnitPlan};
 
 /// Number of cached gauges: those of a layer and of the next, as several threads work.
 pub(crate) const CACHE_CAPACITY: usize = 8;
@@ -26,7 +26,8 @@ pub(crate) const CACHE_CAPACITY: usize = 8;
 type InputCache<T> = Mutex<Vec<(CalibratedInput, CacheEntry<T>)>>;
 type CacheEntry<T> = Arc<OnceLock<Result<Arc<T>, FactoriseError>>>;
 
-type AxiomEntry = Arc<OnceLock<Result<Option<Arc<AxiomGauge>>, UnitError>>>;
+/// `None` until the search is done.
+type AxiomEntry = Arc<Mutex<Option<Option<Arc<AxiomGauge>>>>>;
 
 /// Width from which an evaluation of the axiom gauge takes many seconds, and the number of
 /// evaluations for such layers.
@@ -112,14 +113,20 @@ impl InputStatistics {
 /// share a basis count with their individual tail at its rank, a lower bound.
 #[derive(Debug, Default)]
 pub struct ModelTreatment<'a> {
-    treatment: Treatment,
+    /// Resolved treatment options.
+    pub treatment: Treatment,
     calibration: Option<&'a Calibration>,
-    algebra: &'a dyn Algebra,
-    gradients: Option<&'a Gradients>,
-    order: Option<&'a ChannelPermutation>,
+    /// Linear algebra backend.
+    pub algebra: &'a dyn Algebra,
+    /// Costs of errors at the outputs of matrices.
+    pub gradients: Option<&'a Gradients>,
+    /// Channel permutation, which also applies to the calibration's statistics.
+    pub order: Option<&'a ChannelPermutation>,
     planned: Option<(PermutedSource<'a>, &'a Plan)>,
-    effort: Effort,
-    is_base: bool,
+    /// Effort spent on codes.
+    pub effort: Effort,
+    /// True if the weights are bases of an elastic artifact.
+    pub is_base: bool,
     gauges: InputCache<Gauge>,
     feedbacks: InputCache<ErrorFeedback>,
     axioms: Mutex<BTreeMap<usize, AxiomEntry>>,
@@ -139,12 +146,6 @@ impl<'a> ModelTreatment<'a> {
             algebra,
             ..ModelTreatment::default()
         }
-    }
-
-    /// Sets the channel permutation, which also applies to the calibration's statistics.
-    #[must_use]
-    pub fn with_permutation(self, order: Option<&'a ChannelPermutation>) -> Self {
-        ModelTreatment { order, ..self }
     }
 
     /// Sets the plan whose ranks the axiom gauge uses.
@@ -167,36 +168,10 @@ impl<'a> ModelTreatment<'a> {
         }
     }
 
-    /// Sets the costs of errors at the outputs of matrices.
-    #[must_use]
-    pub fn with_gradients(self, gradients: Option<&'a Gradients>) -> Self {
-        ModelTreatment { gradients, ..self }
-    }
-
-    /// Returns the costs of errors at the outputs of matrices.
-    pub fn gradients(&self) -> Option<&Gradients> {
-        self.gradients
-    }
-
     /// Returns the mean square of an input.
     pub fn mean_square(&self, place: CalibratedInput) -> Option<f64> {
         let squares = self.calibration?.inputs(place).diagonal();
         Some(squares.iter().sum::<f64>() / squares.len().max(1) as f64)
-    }
-
-    /// Sets the effort spent on codes.
-    #[must_use]
-    pub fn with_effort(self, effort: Effort) -> Self {
-        ModelTreatment { effort, ..self }
-    }
-
-    /// Marks the weights as bases of an elastic artifact.
-    #[must_use]
-    pub fn for_bases(self, refined: bool) -> Self {
-        ModelTreatment {
-            is_base: refined,
-            ..self
-        }
     }
 
     /// Returns the damping for [`feedback`](Self::feedback) of a matrix.
@@ -207,21 +182,6 @@ impl<'a> ModelTreatment<'a> {
         } else {
             damping
         }
-    }
-
-    /// Returns the effort spent on codes.
-    pub fn effort(&self) -> Effort {
-        self.effort
-    }
-
-    /// Returns the linear algebra backend.
-    pub fn algebra(&self) -> &'a dyn Algebra {
-        self.algebra
-    }
-
-    /// Returns the resolved treatment options.
-    pub fn treatment(&self) -> &Treatment {
-        &self.treatment
     }
 
     /// Returns the sink direction that factors must cover: the mean input at the first position of
@@ -263,7 +223,7 @@ impl<'a> ModelTreatment<'a> {
 
     /// Returns the axiom gauge of a layer, computed by the first thread that requests it; `None`
     /// with another gauge, or if truncation loses nothing.
-    pub fn axiom(&self, layer: usize) -> Result<Option<Arc<AxiomGauge>>, UnitError> {
+    pub fn axiom(&self, layer: usize) -> Result<Option<Arc<AxiomGauge>>, MakeError> {
         let (GaugeKind::Axiom, Some((source, plan))) = (self.treatment.gauge, self.planned) else {
             return Ok(None);
         };
@@ -271,10 +231,12 @@ impl<'a> ModelTreatment<'a> {
             let mut all = self.axioms.lock().unwrap_or_else(PoisonError::into_inner);
             Arc::clone(all.entry(layer).or_default())
         };
-        made.get_or_init(|| {
-            Ok(search_axiom_gauge(&source, plan, layer, self.algebra)?.map(Arc::new))
-        })
-        .clone()
+        let mut made = made.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(found) = &*made {
+            return Ok(found.clone());
+        }
+        let found = search_axiom_gauge(&source, plan, layer, self.algebra)?.map(Arc::new);
+        Ok(made.insert(found).clone())
     }
 
     /// Returns the statistics of an input; `None` without a calibration.
@@ -373,7 +335,7 @@ fn cache_entry<T>(kept: &InputCache<T>, place: CalibratedInput) -> CacheEntry<T>
 pub(crate) fn truncated_projections(
     plan: &Plan,
     layer: usize,
-) -> impl Iterator<Item = (&UnitPlan, &crate::plan::UnitMatrix, usize)> {
+) -> impl Iterator<Item = (&UnitPlan, &UnitMatrix, usize)> {
     let units = plan.units().iter();
     let units = units.filter(move |unit| unit.layer() == Some(layer));
     let units = units.filter(|unit| !matches!(unit.form, MatrixForm::Residual { .. }));
@@ -390,23 +352,19 @@ fn search_axiom_gauge(
     plan: &Plan,
     layer: usize,
     algebra: &dyn Algebra,
-) -> Result<Option<AxiomGauge>, UnitError> {
-    let projections: Vec<_> = truncated_projections(plan, layer).collect();
-    let dense: Vec<Vec<f32>> = projections
+) -> Result<Option<AxiomGauge>, MakeError> {
+    let truncated = truncated_projections(plan, layer);
+    let (members, ranks): (Vec<UnitMatrix>, Vec<usize>) =
+        truncated.map(|(_, member, rank)| (*member, rank)).unzip();
+    let dense = dense_weights(source, &members)?;
+    let weights: Vec<AxiomProjection> = members
         .iter()
-        .map(|(_, member, _)| dense_weight(source, member))
-        .collect::<Result<_, _>>()?;
-    let weights: Vec<AxiomProjection> = projections
-        .iter()
+        .zip(ranks)
         .zip(&dense)
-        .filter_map(|((_, member, rank), values)| {
+        .filter_map(|((member, rank), values)| {
             Some(AxiomProjection {
-                weight: Weight {
-                    rows: member.rows,
-                    cols: member.cols,
-                    values,
-                },
-                rank: *rank,
+                weight: member.weight(values),
+                rank,
                 side: ResidualSide::from_projection(member.projection()?),
             })
         })
@@ -418,15 +376,8 @@ fn search_axiom_gauge(
     if source.hyper.width >= WIDE {
         options.evaluations = EVALUATIONS_WHERE_WIDE;
     }
-    let found = axiom_gauge(&weights, options, algebra).map_err(|source_error| {
-        let index = weight_index(&source_error).unwrap_or(0);
-        let matrix = projections.get(index).map(|(_, member, _)| member.matrix);
-        UnitError::Factorise {
-            tensor: matrix.map_or_else(String::new, |matrix| weight_name(source, matrix)),
-            source: source_error,
-        }
-    })?;
-    Ok(Some(found))
+    let found = axiom_gauge(&weights, options, algebra).map(Some);
+    found.map_err(|error| factorise_error(source, &members, 0, error))
 }
 
 #[cfg(test)]

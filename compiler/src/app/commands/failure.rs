@@ -14,8 +14,8 @@ use thiserror::Error;
 use crate::app::cli::Command;
 use crate::app::{flags, terminal};
 use crate::bench::BenchError;
+use crate::calibrate::PassError;
 use crate::export::ExportError;
-use crate::measure::EvaluateError;
 use crate::page::template::MAX_PAGE;
 use crate::pipeline::{CompileError, ErrorKind};
 use crate::plan::PlanError;
@@ -54,7 +54,7 @@ pub enum Failure {
     #[error(transparent)]
     File(#[from] FileError),
     #[error(transparent)]
-    Evaluate(#[from] EvaluateError),
+    Evaluate(#[from] PassError),
     #[error("{}: it was made from a model with the digest {expected}, and {} has {found}; give that model", draft.display(), verifier.display())]
     OtherSource {
         draft: PathBuf,
@@ -190,7 +190,7 @@ impl Failure {
             Failure::Compile(CompileError::Cancelled(_))
                 | Failure::Export(ExportError::Cancelled(_))
                 | Failure::Bench(BenchError::Cancelled(_))
-                | Failure::Evaluate(EvaluateError::Cancelled(_))
+                | Failure::Evaluate(PassError::Cancelled(_))
         )
     }
 
@@ -291,8 +291,8 @@ impl Failure {
                 | CompileError::Plan(PlanError::FileSyntax { .. } | PlanError::FileMisfits { .. }),
             ) => said,
             Failure::Evaluate(
-                EvaluateError::Exec(ExecError::KvRange { .. })
-                | EvaluateError::Reference(ExecError::KvRange { .. }),
+                PassError::Evaluate(ExecError::KvRange { .. })
+                | PassError::Reference(ExecError::KvRange { .. }),
             )
             | Failure::Exec(ExecError::KvRange { .. })
             | Failure::Bench(BenchError::Generate {

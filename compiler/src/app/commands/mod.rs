@@ -36,7 +36,7 @@ use crate::app::chat;
 use crate::app::cli::{Command, DeviceArgs};
 use crate::app::interrupt::Interrupt;
 use crate::app::terminal::{self, shorten_message};
-use crate::measure::EvaluateError;
+use crate::calibrate::PassError;
 use crate::system::error::FileError;
 use crate::system::show::format_bytes;
 use crate::system::{disk, memory};
@@ -173,12 +173,12 @@ fn loaded<T>(path: &Path, model: Result<T, ExecError>) -> Result<T, Failure> {
 
 /// An error of an evaluation names the file at fault.
 fn evaluated<T>(
-    result: Result<T, EvaluateError>,
+    result: Result<T, PassError>,
     [model, reference, text]: [&Path; 3],
 ) -> Result<T, Failure> {
     let path = match &result {
-        Err(EvaluateError::TextTooShort(_)) => text,
-        Err(EvaluateError::Reference(_)) => reference,
+        Err(PassError::TextTooShort { .. }) => text,
+        Err(PassError::Reference(_)) => reference,
         _ => model,
     };
     result.in_file(path)

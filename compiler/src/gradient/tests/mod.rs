@@ -7,6 +7,11 @@ mod memory;
 mod mixture;
 mod whole;
 
+use htc_formats::model::ProjectionKind;
+
+use super::block::Block;
+use super::number::Number;
+use super::steps::Projection;
 use htc_formats::source::ModelFile;
 use htc_kernels::Pool;
 use htc_loader::backend::Reference;
@@ -235,12 +240,14 @@ fn head_in_panels_matches_finite_differences() {
     let pool = Pool::new(2).unwrap();
     let (mut diagonal, mut d) = (vec![0.0; vocabulary], vec![0.0; n * width]);
     let mut work = HeadWork::default();
-    let Ok(()) = head.back(&pool, &x, &draws, &mut work, &mut diagonal, &mut d);
+    head.back(&pool, &x, &draws, &mut work, &mut diagonal, &mut d)
+        .unwrap();
     let row = 67;
     let logits = |x: &[f64]| -> Vec<f64> {
-        let Ok(all) = head
+        let all = head
             .logits(&pool, x, &mut HeadWork::default())
-            .map(|all| all.to_vec());
+            .map(|all| all.to_vec())
+            .unwrap();
         let row = all[row * vocabulary..][..vocabulary].iter();
         row.map(|&l| capped(l, head.cap)[0]).collect()
     };
@@ -261,5 +268,23 @@ fn head_in_panels_matches_finite_differences() {
     for (at, found) in d.iter().enumerate().skip(row * width).take(width) {
         let expected = (loss(at, STEP) - loss(at, -STEP)) / (2.0 * STEP);
         close(*found, expected, "head");
+    }
+}
+
+impl<T: Number> Block<T> {
+    /// Returns a projection that the block has.
+    pub fn projection(&self, kind: ProjectionKind) -> &Projection<T> {
+        let mut projections = self.projections();
+        projections
+            .find(|projection| projection.kind == kind)
+            .unwrap()
+    }
+
+    /// Returns a projection that the block has, to be changed.
+    pub fn projection_mut(&mut self, kind: ProjectionKind) -> &mut Projection<T> {
+        let mut projections = self.projections_mut();
+        projections
+            .find(|projection| projection.kind == kind)
+            .unwrap()
     }
 }

@@ -1,7 +1,8 @@
 //! Forward and backward pass of a whole model in memory.
 
-use std::convert::Infallible;
 use std::ops::Range;
+
+use crate::calibrate::PassError;
 use std::path::{Path, PathBuf};
 
 use htc_formats::model::{MatrixId, ProjectionKind, Role};
@@ -47,9 +48,7 @@ pub struct Dense<T> {
 }
 
 impl<T: Number> Rows<T> for Dense<T> {
-    type Error = Infallible;
-
-    fn rows(&self, rows: Range<usize>, out: &mut [T]) -> Result<(), Infallible> {
+    fn rows(&self, rows: Range<usize>, out: &mut [T]) -> Result<(), PassError> {
         out.copy_from_slice(&self.values[rows.start * self.width..rows.end * self.width]);
         Ok(())
     }
@@ -91,7 +90,7 @@ impl<T: Number> Whole<T> {
         let mut x = vec![T::default(); tokens.len() * hyper.width];
         for (x, &token) in x.chunks_exact_mut(hyper.width).zip(tokens) {
             let token = token as usize;
-            let Ok(()) = self.embedding.rows(token..token + 1, x);
+            self.embedding.rows(token..token + 1, x).unwrap();
             let scale = T::from(hyper.forward.embedding_scale.unwrap_or(1.0));
             x.iter_mut().for_each(|x| *x *= scale);
         }
@@ -115,7 +114,7 @@ impl<T: Number> Whole<T> {
         let (_, out) = self.forward(x);
         let head = self.head();
         let mut work = HeadWork::default();
-        let Ok(logits) = head.logits(&self.pool, &out, &mut work);
+        let logits = head.logits(&self.pool, &out, &mut work).unwrap();
         logits.iter().map(|&l| capped(l, head.cap)[0]).collect()
     }
 
@@ -179,7 +178,8 @@ impl<T: Number> Whole<T> {
         let mut d = vec![T::default(); x.len()];
         let (head, mut work) = (self.head(), HeadWork::default());
         work.norm = Some(vec![0.0; self.norm.len()]);
-        let Ok(()) = head.back(&self.pool, &out, draws, &mut work, &mut diagonal, &mut d);
+        head.back(&self.pool, &out, draws, &mut work, &mut diagonal, &mut d)
+            .unwrap();
         let mut norms = vec![(Role::OutputNorm, work.norm.unwrap())];
         let mut projections = Vec::new();
         for (layer, block) in self.blocks.iter().enumerate().rev() {

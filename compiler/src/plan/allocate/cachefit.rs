@@ -28,11 +28,9 @@ pub(super) fn cap_ladders(
     evidence: &Evidence,
 ) -> Result<(), PlanError> {
     let Some(cache) = evidence.l2_bytes else {
-        return Err(PlanError::NoEvidence {
-            allocator: Allocator::CacheFit,
-            needs: "the size of the target's L2 cache",
-            remedy: "name the target with `gpu`",
-        });
+        let needs = "the size of the target's L2 cache";
+        let remedy = "name the target with `gpu`";
+        return Err(PlanError::no_evidence(Allocator::CacheFit, needs, remedy));
     };
     let limit = cache_share_bytes(cache);
     let mut first = 0;

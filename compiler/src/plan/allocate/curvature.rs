@@ -1,9 +1,8 @@
 //! Allocator `curvature`: rank proportional to the variance of the residual stream, after the MCR
 //! heuristic `k_ℓ ∝ MCR_ℓ / mean`.
 
-use super::phase::{check_length, profile_error};
+use super::phase::{check_profile, variance_error};
 use super::{Allocator, RankFloor, by_layer};
-use crate::plan::phases::{Phases, ProfileError};
 use crate::plan::unit::Unit;
 use crate::plan::{Evidence, PlanError};
 
@@ -21,22 +20,15 @@ pub(super) fn scales(
 ) -> Result<Vec<f64>, PlanError> {
     let allocator = Allocator::Curvature;
     let Some(profile) = evidence.variance.as_deref() else {
-        return Err(PlanError::NoEvidence {
-            allocator,
-            needs: "the variance of the residual stream in every layer",
-            remedy: "give a text with `calibration`",
-        });
+        let needs = "the variance of the residual stream in every layer";
+        let remedy = "give a text with `calibration`";
+        return Err(PlanError::no_evidence(allocator, needs, remedy));
     };
-    check_length(allocator, profile, layers)?;
-    Phases::detect(Some(profile)).map_err(|error| profile_error(allocator, &error))?;
+    check_profile(allocator, profile, layers)?;
     // Avoids overflow.
     let mean: f64 = profile.iter().map(|v| v / layers as f64).sum();
     if mean == 0.0 {
-        let error = ProfileError {
-            layer: 0,
-            found: 0.0,
-        };
-        return Err(profile_error(allocator, &error));
+        return Err(variance_error(allocator, 0, 0.0));
     }
     let scales: Vec<f64> = profile.iter().map(|v| v / mean).collect();
     Ok(by_layer(units, &scales))

@@ -69,11 +69,11 @@ pub(super) fn losses(
 ) -> Result<Vec<Vec<f64>>, PlanError> {
     match evidence.whitened.as_ref().or(evidence.spectra.as_ref()) {
         Some(spectra) => waterfill::from_spectra(Allocator::DiffPlan, units, ladders, spectra),
-        None => Err(PlanError::NoEvidence {
-            allocator: Allocator::DiffPlan,
-            needs: "the spectra of the weights or of the outputs",
-            remedy: "give a text with `calibration`",
-        }),
+        None => Err(PlanError::no_evidence(
+            Allocator::DiffPlan,
+            "the spectra of the weights or of the outputs",
+            "give a text with `calibration`",
+        )),
     }
 }
 
@@ -86,18 +86,15 @@ pub(super) fn joules(
     evidence: &Evidence,
 ) -> Result<Vec<Vec<f64>>, PlanError> {
     let allocator = Allocator::DiffPlan;
-    let wrong = |what: &str, expected: &str, found: String| PlanError::InvalidEvidence {
-        allocator,
-        what: what.into(),
-        expected: expected.into(),
-        found,
+    let wrong = |what: &str, expected: &str, found: String| {
+        PlanError::invalid_evidence(allocator, what, expected, found)
     };
     match (&evidence.energy, evidence.tokens_per_joule) {
-        (None, None) => Err(PlanError::NoEvidence {
+        (None, None) => Err(PlanError::no_evidence(
             allocator,
-            needs: "the tokens per joule of the dense model on the target, from which it estimates what a rank costs",
-            remedy: "measure energy there and give `energy`, or `tokens_per_joule`",
-        }),
+            "the tokens per joule of the dense model on the target, from which it estimates what a rank costs",
+            "measure energy there and give `energy`, or `tokens_per_joule`",
+        )),
         (Some(_), Some(_)) => Err(wrong(
             "energy",
             "either `energy` or `tokens_per_joule`",

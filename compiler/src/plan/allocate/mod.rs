@@ -52,12 +52,6 @@ impl Decision {
     }
 }
 
-#[derive(Debug)]
-pub(super) struct Allocations {
-    pub decisions: Vec<Decision>,
-    pub notes: Vec<String>,
-}
-
 fn prepare(
     hyper: &HyperParameters,
     request: &PlanRequest,
@@ -89,12 +83,13 @@ fn prepare(
     Ok((totals, ladders))
 }
 
+/// Returns the decisions on the units, and notes.
 pub(super) fn allocate(
     hyper: &HyperParameters,
     request: &PlanRequest,
     units: &[Unit],
     evidence: &Evidence,
-) -> Result<Allocations, PlanError> {
+) -> Result<(Vec<Decision>, Vec<String>), PlanError> {
     let allocator = request.allocation.allocator;
     let (totals, ladders) = prepare(hyper, request, units, evidence)?;
     let mut notes = Vec::new();
@@ -146,10 +141,8 @@ pub(super) fn allocate(
         }
     };
     let decisions = ladders.iter().zip(rungs);
-    Ok(Allocations {
-        decisions: decisions.map(|(l, rung)| l.decision(rung)).collect(),
-        notes,
-    })
+    let decisions = decisions.map(|(l, rung)| l.decision(rung));
+    Ok((decisions.collect(), notes))
 }
 
 /// 1 per unit for a rank budget, else the rank whose factors have as many elements as the dense

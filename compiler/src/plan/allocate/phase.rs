@@ -1,7 +1,7 @@
 //! Allocator `phase`: rank by the phase of the layer (MCR).
 
 use super::{Allocator, by_layer};
-use crate::plan::phases::{NoPhasesReason, Phase, Phases, ProfileError};
+use crate::plan::phases::{NoPhasesReason, Phase, Phases, invalid_variance};
 use crate::plan::unit::Unit;
 use crate::plan::{Evidence, PlanError};
 
@@ -20,37 +20,37 @@ pub(super) fn scales(
 ) -> Result<Result<Vec<f64>, NoPhasesReason>, PlanError> {
     let profile = evidence.variance.as_deref();
     if let Some(profile) = profile {
-        check_length(Allocator::Phase, profile, layers)?;
+        check_profile(Allocator::Phase, profile, layers)?;
     }
-    let phases =
-        Phases::detect(profile).map_err(|error| profile_error(Allocator::Phase, &error))?;
-    Ok(phases.phases.map(|phases| {
+    Ok(Phases::detect(profile).phases.map(|phases| {
         let scales: Vec<f64> = phases.into_iter().map(scale).collect();
         by_layer(units, &scales)
     }))
 }
 
-pub(super) fn check_length(
+/// Checks that a profile has a finite variance of at least 0 for every layer.
+pub(super) fn check_profile(
     allocator: Allocator,
     profile: &[f64],
     layers: usize,
 ) -> Result<(), PlanError> {
-    if profile.len() == layers {
-        return Ok(());
+    if profile.len() != layers {
+        let what = "variance of the residual stream";
+        let expected = format!("a value for each of {layers} layers");
+        return Err(PlanError::invalid_evidence(
+            allocator,
+            what,
+            expected,
+            profile.len(),
+        ));
     }
-    Err(PlanError::InvalidEvidence {
-        allocator,
-        what: "variance of the residual stream".into(),
-        expected: format!("a value for each of {layers} layers"),
-        found: profile.len().to_string(),
-    })
+    match invalid_variance(profile) {
+        Some(layer) => Err(variance_error(allocator, layer, profile[layer])),
+        None => Ok(()),
+    }
 }
 
-pub(super) fn profile_error(allocator: Allocator, error: &ProfileError) -> PlanError {
-    PlanError::InvalidEvidence {
-        allocator,
-        what: format!("variance of the residual stream at layer {}", error.layer),
-        expected: "a finite number of at least 0".into(),
-        found: error.found.to_string(),
-    }
+pub(super) fn variance_error(allocator: Allocator, layer: usize, found: f64) -> PlanError {
+    let what = format!("variance of the residual stream at layer {layer}");
+    PlanError::invalid_evidence(allocator, what, "a finite number of at least 0", found)
 }

@@ -41,11 +41,7 @@ pub(super) fn losses(
         ),
     };
     let Some(spectra) = spectra else {
-        return Err(PlanError::NoEvidence {
-            allocator,
-            needs,
-            remedy,
-        });
+        return Err(PlanError::no_evidence(allocator, needs, remedy));
     };
     let mut losses = from_spectra(allocator, units, ladders, spectra)?;
     if allocator != Allocator::Whitened {
@@ -75,39 +71,42 @@ pub(super) fn losses(
 }
 
 fn check_position_shares(units: &[Unit], shares: &[f64]) -> Result<(), PlanError> {
-    let wrong = |what: String, expected: String, found: String| PlanError::InvalidEvidence {
-        allocator: Allocator::Whitened,
-        what,
-        expected,
-        found,
-    };
     if shares.len() != units.len() {
-        let what = "shares of the positions".to_owned();
+        let what = "shares of the positions";
         let expected = format!("one for each of {} units", units.len());
-        return Err(wrong(what, expected, shares.len().to_string()));
+        return Err(PlanError::invalid_evidence(
+            Allocator::Whitened,
+            what,
+            expected,
+            shares.len(),
+        ));
     }
     let mut each = units.iter().zip(shares);
     match each.find(|(_, share)| !(0.0..=1.0).contains(*share)) {
         Some((unit, share)) => {
             let what = format!("share of the positions of {}", unit.label());
-            let expected = "a number from 0 to 1".to_owned();
-            Err(wrong(what, expected, share.to_string()))
+            let expected = "a number from 0 to 1";
+            Err(PlanError::invalid_evidence(
+                Allocator::Whitened,
+                what,
+                expected,
+                share,
+            ))
         }
         None => Ok(()),
     }
 }
 
 fn shares(units: &[Unit], branches: &[BranchShares], layers: usize) -> Result<Vec<f64>, PlanError> {
-    let wrong = |what: String, expected: String, found: String| PlanError::InvalidEvidence {
-        allocator: Allocator::Whitened,
-        what,
-        expected,
-        found,
-    };
     if branches.len() != layers {
-        let what = "shares of the branches".to_owned();
+        let what = "shares of the branches";
         let expected = format!("those of {layers} layers");
-        return Err(wrong(what, expected, branches.len().to_string()));
+        return Err(PlanError::invalid_evidence(
+            Allocator::Whitened,
+            what,
+            expected,
+            branches.len(),
+        ));
     }
     let share = |unit: &Unit| {
         let branches = branches[unit.layer];
@@ -122,8 +121,13 @@ fn shares(units: &[Unit], branches: &[BranchShares], layers: usize) -> Result<Ve
             return Ok(share);
         }
         let what = format!("share of the branch of {}", unit.label());
-        let expected = "a finite number of at least 0".to_owned();
-        Err(wrong(what, expected, share.to_string()))
+        let expected = "a finite number of at least 0";
+        Err(PlanError::invalid_evidence(
+            Allocator::Whitened,
+            what,
+            expected,
+            share,
+        ))
     };
     units.iter().map(share).collect()
 }
@@ -134,11 +138,8 @@ pub(super) fn from_spectra(
     ladders: &[Ladder],
     spectra: &[Vec<f64>],
 ) -> Result<Vec<Vec<f64>>, PlanError> {
-    let wrong = |what: String, expected: String, found: String| PlanError::InvalidEvidence {
-        allocator,
-        what,
-        expected,
-        found,
+    let wrong = |what, expected: String, found: String| {
+        PlanError::invalid_evidence(allocator, what, expected, found)
     };
     if spectra.len() != units.len() {
         let what = "spectra".to_owned();

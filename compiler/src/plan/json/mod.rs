@@ -69,8 +69,8 @@ use htc_formats::DType;
 use htc_formats::htz::Digest;
 use htc_formats::model::{HyperParameters, MatrixId, ProjectionKind};
 use htc_formats::open;
-use serde::Serialize;
 use serde::ser::Error as _;
+use serde::{Serialize, Serializer};
 
 use super::{Plan, PlanError, SourceTypes, UnitMatrix, UnitPlan};
 
@@ -146,23 +146,13 @@ struct UnitRecord<'a> {
     form: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     rank: Option<usize>,
-    #[serde(skip_serializing_if = "Types::is_empty")]
-    types: Types,
+    #[serde(skip_serializing_if = "Vec::is_empty", serialize_with = "as_map")]
+    types: Vec<(&'static str, String)>,
     notes: &'a [String],
 }
 
-struct Types(Vec<(&'static str, String)>);
-
-impl Types {
-    fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-}
-
-impl Serialize for Types {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_map(self.0.iter().map(|(key, name)| (key, name)))
-    }
+fn as_map<S: Serializer>(types: &[(&str, String)], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(types.iter().map(|(key, name)| (key, name)))
 }
 
 impl<'a> UnitRecord<'a> {
@@ -177,7 +167,7 @@ impl<'a> UnitRecord<'a> {
             // An unchanged matrix is dense without a type.
             form: unit.form.to_stored(DType::F32).form().name(),
             rank: unit.rank(),
-            types: Types(unit.form.type_names()),
+            types: unit.form.type_names(),
             notes: &unit.notes,
         }
     }

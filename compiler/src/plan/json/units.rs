@@ -19,9 +19,7 @@ const ALL_PROJECTIONS: &str = "a list of projections, of q, k, v, o, gate, up, d
      expert_gate.N, expert_up.N, expert_down.N";
 
 pub(super) struct Units<'a, S> {
-    hyper: &'a HyperParameters,
     method: Option<Method>,
-    source_type: &'a S,
     check: PlanChecker<'a, S>,
     lines: Vec<usize>,
     pub plans: Vec<UnitPlan>,
@@ -34,22 +32,13 @@ impl<'a, S: SourceTypes> Units<'a, S> {
         source_type: &'a S,
     ) -> Self {
         Units {
-            hyper,
             method,
-            source_type,
             // An invalid method is already reported, so any value does.
             check: PlanChecker::new(hyper, method.unwrap_or(Method::PerProjection), source_type),
             lines: Vec::new(),
             plans: Vec::new(),
         }
     }
-}
-
-#[derive(Clone, Copy)]
-struct UnitPosition {
-    line: usize,
-    /// Index in the list, from 0.
-    number: usize,
 }
 
 /// Raw values of a unit's form.
@@ -71,7 +60,7 @@ impl Checker {
     ) {
         for (number, item) in items.into_iter().enumerate() {
             let line = lines.items.get(number).copied().unwrap_or(lines.line);
-            self.unit(read, UnitPosition { line, number }, item);
+            self.unit(read, line, number, item);
         }
         if read.plans.is_empty() && self.misfits.count == 0 {
             self.report(at, "units: expected at least one unit, found none");
@@ -93,7 +82,7 @@ impl Checker {
         };
         let known = ["form", "rank", "types", "notes"];
         let [form, rank, types, notes] = self.keys(entries, |_| line, place, known);
-        let Some(member) = UnitMatrix::new(matrix, read.hyper, read.source_type) else {
+        let Some(member) = UnitMatrix::new(matrix, read.check.hyper, read.check.source_type) else {
             let what = PlanMismatch::Absent { matrix }.to_string();
             // The key names the matrix.
             let id = format!("{matrix}: ");
@@ -109,9 +98,15 @@ impl Checker {
         self.read(read, at, vec![member], given);
     }
 
-    fn unit<S: SourceTypes>(&mut self, read: &mut Units<S>, unit: UnitPosition, node: Node) {
-        let line = unit.line;
-        let place = format!("unit {}", unit.number);
+    /// `number` is the index in the list, from 0.
+    fn unit<S: SourceTypes>(
+        &mut self,
+        read: &mut Units<S>,
+        line: usize,
+        number: usize,
+        node: Node,
+    ) {
+        let place = format!("unit {number}");
         let at = FilePosition {
             line,
             place: &place,
@@ -123,7 +118,7 @@ impl Checker {
         let known = ["layer", "projections", "form", "rank", "types", "notes"];
         let [layer, projections, form, rank, types, notes] =
             self.keys(entries, |_| line, &place, known);
-        let last = read.hyper.layers as u64 - 1;
+        let last = read.check.hyper.layers as u64 - 1;
         let layer = match layer {
             Some((_, node)) => self.parse_integer(at, "layer", 0..=last, &node),
             None => self.report_missing(at, "layer"),
@@ -152,7 +147,7 @@ impl Checker {
         }
         let mut members = Vec::new();
         for matrix in matrices {
-            match UnitMatrix::new(matrix, read.hyper, read.source_type) {
+            match UnitMatrix::new(matrix, read.check.hyper, read.check.source_type) {
                 Some(member) => members.push(member),
                 None => {
                     let mismatch = PlanMismatch::Absent { matrix };

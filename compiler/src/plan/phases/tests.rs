@@ -1,13 +1,13 @@
 use super::*;
 
 fn phase_initials(profile: &[f64]) -> String {
-    let phases = Phases::detect(Some(profile)).unwrap().phases.unwrap();
+    let phases = Phases::detect(Some(profile)).phases.unwrap();
     phases.iter().map(|p| &p.name()[..1]).collect()
 }
 
 #[test]
 fn smoothing_repeats_the_edges() {
-    let phases = Phases::detect(Some(&[3.0, 6.0, 0.0, 9.0])).unwrap();
+    let phases = Phases::detect(Some(&[3.0, 6.0, 0.0, 9.0]));
     for (found, expected) in phases.smoothed.iter().zip([4.0, 3.0, 5.0, 6.0]) {
         assert!((found - expected).abs() < 1e-12, "{phases:?}");
     }
@@ -40,7 +40,7 @@ fn valley_at_an_edge_omits_a_phase() {
 
 #[test]
 fn thresholds_match_the_constants() {
-    let flat = |top: f64| Phases::detect(Some(&[1.0, 1.0, 1.0, top, top, top])).unwrap();
+    let flat = |top: f64| Phases::detect(Some(&[1.0, 1.0, 1.0, top, top, top]));
     assert!(flat(1.149).phases.is_err() && flat(1.151).phases.is_ok());
     assert_eq!(
         phase_initials(&[1.0, 1.0, 1.0, 1.0, 1.499, 1.499, 1.499]),
@@ -54,7 +54,7 @@ fn thresholds_match_the_constants() {
 
 #[test]
 fn absence_of_phases_has_a_reason() {
-    let reason = |profile| Phases::detect(profile).unwrap().phases.unwrap_err();
+    let reason = |profile| Phases::detect(profile).phases.unwrap_err();
     assert_eq!(reason(None), NoPhasesReason::NoCalibration);
     assert_eq!(reason(Some(&[][..])), NoPhasesReason::NoCalibration);
     assert_eq!(reason(Some(&[2.0][..])), NoPhasesReason::OneLayer);
@@ -73,10 +73,14 @@ fn absence_of_phases_has_a_reason() {
 #[test]
 fn invalid_variance_names_its_layer() {
     for wrong in [f64::NAN, f64::INFINITY, -1.0] {
-        let error = Phases::detect(Some(&[1.0, 2.0, wrong, wrong])).unwrap_err();
-        assert_eq!(error.layer, 2);
+        let layer = invalid_variance(&[1.0, 2.0, wrong, wrong]).unwrap();
+        assert_eq!(layer, 2);
+        let error = crate::order::MakeError::Variance {
+            layer,
+            found: wrong,
+        };
         assert!(error.to_string().contains("layer 2"));
     }
-    let largest = Phases::detect(Some(&[1e308, 1e308, 1.0, 1.0, 1.0])).unwrap();
+    let largest = Phases::detect(Some(&[1e308, 1e308, 1.0, 1.0, 1.0]));
     assert!(largest.smoothed.iter().all(|v| v.is_finite()));
 }

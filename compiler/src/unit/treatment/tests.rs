@@ -48,7 +48,10 @@ fn bases_use_more_damping() {
     let embedding = Some(MatrixId::Embedding);
     for matrix in [None, embedding] {
         let of = |refined| {
-            let treatment = ModelTreatment::default().for_bases(refined);
+            let treatment = ModelTreatment {
+                is_base: refined,
+                ..ModelTreatment::default()
+            };
             treatment.damping(matrix)
         };
         assert_eq!(of(true), codes::DAMPING_OF_BASES * of(false));

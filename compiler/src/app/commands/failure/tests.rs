@@ -11,8 +11,8 @@ fn number_outside_the_kv_cache_names_the_option_of_commands_that_have_it() {
     };
     let path = PathBuf::from("a.gguf");
     let failures: [Failure; 3] = [
-        EvaluateError::Exec(range()).into(),
-        EvaluateError::Reference(range()).into(),
+        PassError::Evaluate(range()).into(),
+        PassError::Reference(range()).into(),
         range().into(),
     ];
     let failures = failures.map(|failure| Err::<(), _>(failure).in_file(&path).unwrap_err());
@@ -28,7 +28,7 @@ fn number_outside_the_kv_cache_names_the_option_of_commands_that_have_it() {
             "{reason}"
         );
     }
-    let trial = TrialError::Evaluate(EvaluateError::Exec(range()));
+    let trial = TrialError::Pass(PassError::Evaluate(range()));
     let reason = Failure::Compile(trial.into()).reason();
     assert!(reason.ends_with("with its author's digest"), "{reason}");
 }
