@@ -20,9 +20,11 @@ pub(super) struct TokenizerJson {
     pub(super) model: Model,
 }
 
-/// `tokenizer.json` used for its post-processor only.
-#[derive(Debug, Deserialize)]
-pub(super) struct PostProcessor {
+/// Parts of `tokenizer.json` that `tokenizer.model` does not have.
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct TokenizerExtras {
+    #[serde(default, deserialize_with = "tokens")]
+    pub(super) added_tokens: Vec<AddedToken>,
     pub(super) post_processor: Option<Component>,
 }
 
