@@ -4,6 +4,7 @@
 //! interpreter bounds the allocations of a template.
 
 pub mod date;
+mod python;
 mod said;
 mod template;
 
@@ -26,8 +27,10 @@ pub const SUBCOMMAND: &str = "render-chat-template";
 /// Error returned when a conversation cannot be rendered.
 #[derive(Debug, Error)]
 pub enum ChatError {
-    /// The model has no template.
-    #[error("the model has no chat template; without --chat the text is continued as it is")]
+    /// The model has no template, or an empty one.
+    #[error(
+        "the model has no chat template, or an empty one; without --chat the text is continued as it is"
+    )]
     NoTemplate,
     /// The template failed.
     #[error("the model's chat template fails: {0}; without --chat the text is continued as it is")]
