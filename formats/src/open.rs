@@ -87,6 +87,16 @@ impl OpenError {
     }
 }
 
+/// Makes a write beyond the limit of file sizes (`ulimit -f`) an error instead of SIGXFSZ, which ends
+/// the process. Libraries should not call it, because signals belong to the program.
+pub fn ignore_file_size_signal() {
+    #[cfg(unix)]
+    // SAFETY: SIG_IGN installs no handler.
+    unsafe {
+        libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
+    }
+}
+
 /// Opens a regular file for reading, without blocking.
 pub fn open_regular(path: &Path) -> Result<File, OpenError> {
     // Opening a device may have side effects, and the file may have been replaced meanwhile.

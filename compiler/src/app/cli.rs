@@ -4,9 +4,10 @@
     reason = "a doc comment on a group of options would become help text"
 )]
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::builder::TypedValueParser as _;
+use clap::builder::{OsStringValueParser, TypedValueParser as _};
 use clap::{Args, Parser, Subcommand};
 use htc_loader::device::DeviceChoice;
 use htc_loader::dial::ActiveFraction;
@@ -35,7 +36,7 @@ pub use export::ExportArgs;
 pub use live::{KvKindArgs, LiveArgs};
 pub use reference::ReferenceModel;
 pub use report::ReportArgs;
-pub use run::{AdaptArg, DraftModel, OnFullArg, RunArgs};
+pub use run::{AdaptArg, DraftModel, OnFullArg, RunArgs, RunLength};
 pub use schema::{Document, SchemaArgs};
 pub use target::TargetArgs;
 
@@ -113,7 +114,7 @@ pub struct CompileArgs {
     #[arg(value_name = "IN")]
     pub input: PathBuf,
     /// Artifact to write (.htz)
-    #[arg(short, long, value_name = "OUT")]
+    #[arg(short, long, value_name = "OUT", value_parser = OsStringValueParser::new().try_map(parse_artifact_path))]
     pub output: PathBuf,
     #[command(flatten)]
     pub request: CompileRequest,
@@ -232,6 +233,32 @@ pub struct EvalArgs {
     /// Print the result as JSON on standard output
     #[arg(long)]
     pub json: bool,
+}
+
+/// Refuses `-`, which other programs take for standard output.
+fn parse_output_path(text: OsString) -> Result<PathBuf, String> {
+    if text == "-" {
+        return Err("it cannot be written to standard output; name a file".into());
+    }
+    Ok(text.into())
+}
+
+/// Refuses the names of other formats as well.
+fn parse_artifact_path(text: OsString) -> Result<PathBuf, String> {
+    let path = parse_output_path(text)?;
+    let extension = path.extension().and_then(|extension| extension.to_str());
+    match extension.map(str::to_ascii_lowercase).as_deref() {
+        Some("gguf") => Err(
+            "an artifact is a .htz; write one, then `htc export OUT.htz -o OUT.gguf` converts it"
+                .into(),
+        ),
+        Some("safetensors") => Err(
+            "an artifact is a .htz; write one, then `htc export OUT.htz --to-safetensors DIR` \
+             converts it"
+                .into(),
+        ),
+        _ => Ok(path),
+    }
 }
 
 fn parse_fraction(text: &str) -> Result<ActiveFraction, String> {

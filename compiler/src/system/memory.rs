@@ -1,5 +1,6 @@
 //! Memory usage of the process.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
@@ -82,11 +83,73 @@ pub fn resident() -> Option<ResidentMemory> {
 pub fn available() -> Option<u64> {
     let read = |path: &str| std::fs::read_to_string(path).ok();
     let free = kibibytes(&read("/proc/meminfo")?, "MemAvailable")?;
-    let number = |path: &str| read(path)?.trim().parse::<u64>().ok();
-    let limit = number("/sys/fs/cgroup/memory.max");
-    let used = number("/sys/fs/cgroup/memory.current");
-    let within = limit.map(|limit| limit.saturating_sub(used.unwrap_or(0)));
+    let groups = read("/proc/self/cgroup").unwrap_or_default();
+    let within = available_in_groups(Path::new("/sys/fs/cgroup"), &groups);
     Some(within.map_or(free, |within| within.min(free)))
+}
+
+/// Files of a control group, by version (cgroups(7)).
+struct GroupFiles {
+    folder: &'static str,
+    limit: &'static str,
+    used: &'static str,
+    /// Page cache, which the system reclaims.
+    reclaimable: [&'static str; 2],
+}
+
+const GROUPS: [GroupFiles; 2] = [
+    GroupFiles {
+        folder: "memory",
+        limit: "memory.limit_in_bytes",
+        used: "memory.usage_in_bytes",
+        reclaimable: ["total_inactive_file", "total_active_file"],
+    },
+    GroupFiles {
+        folder: "",
+        limit: "memory.max",
+        used: "memory.current",
+        reclaimable: ["inactive_file", "active_file"],
+    },
+];
+
+/// Returns the memory that the control groups of this process leave: the least of those of the
+/// group and its ancestors. `groups` is `/proc/self/cgroup`, `mounts` the folder of the hierarchies.
+fn available_in_groups(mounts: &Path, groups: &str) -> Option<u64> {
+    let of_line = |line: &str| {
+        let mut fields = line.splitn(3, ':').skip(1);
+        let (controllers, path) = (fields.next()?, fields.next()?);
+        let files = match controllers {
+            "" => &GROUPS[1],
+            names if names.split(',').any(|name| name == "memory") => &GROUPS[0],
+            _ => return None,
+        };
+        let root = mounts.join(files.folder);
+        let group = root.join(path.trim_start_matches('/'));
+        // In a container the path may be that outside, of which only the root is mounted.
+        let ancestors = group
+            .ancestors()
+            .take_while(|folder| folder.starts_with(&root));
+        ancestors.filter_map(|group| files.available(group)).min()
+    };
+    groups.lines().filter_map(of_line).min()
+}
+
+impl GroupFiles {
+    fn available(&self, group: &Path) -> Option<u64> {
+        let read = |name: &str| std::fs::read_to_string(group.join(name)).ok();
+        let number = |name: &str| read(name)?.trim().parse::<u64>().ok();
+        let limit = number(self.limit)?;
+        let statistics = read("memory.stat").unwrap_or_default();
+        let statistic = |key: &str| {
+            let mut lines = statistics.lines().filter_map(|line| line.split_once(' '));
+            let (_, value) = lines.find(|(name, _)| *name == key)?;
+            value.trim().parse::<u64>().ok()
+        };
+        let reclaimable = self.reclaimable.iter().filter_map(|key| statistic(key));
+        let used = number(self.used).unwrap_or(0);
+        let used = used.saturating_sub(reclaimable.fold(0, u64::saturating_add));
+        Some(limit.saturating_sub(used))
+    }
 }
 
 /// Returns the minimum memory of a session.

@@ -32,7 +32,8 @@ impl CharacterBpe {
             if let (Some(character), None) = (characters.next(), characters.next()) {
                 tokens.insert(character, id);
             }
-            for (at, _) in text.match_indices(SPACE) {
+            // User-defined tokens have spaces.
+            for (at, _) in text.match_indices([' ', '\u{2581}']) {
                 before_space.extend(text[..at].chars().next_back());
             }
         }

@@ -3,10 +3,10 @@
 
 use std::collections::HashMap;
 
-use htc_formats::vocab::{Vocabulary, VocabularyError};
+use htc_formats::vocab::{BYTE_LEVEL, Vocabulary, VocabularyError};
 
-use super::ABSENT;
 use super::queue::{Pair, PairQueue};
+use super::{ABSENT, SPACE};
 
 /// Longest part, because positions are 32-bit; longer ones are cut.
 const MAX_PART: usize = u32::MAX as usize - 4;
@@ -26,12 +26,20 @@ impl MergeList {
         ids: &HashMap<&str, u32>,
     ) -> Result<Self, VocabularyError> {
         let mut pairs = HashMap::with_capacity(vocabulary.merges.len());
+        let is_byte_level = vocabulary.model == BYTE_LEVEL;
         let mut text = String::new();
         for (rank, &(left, right)) in (0..).zip(&vocabulary.merges) {
             text.clear();
             text += &vocabulary.tokens[left as usize];
             text += &vocabulary.tokens[right as usize];
-            let Some(&token) = ids.get(text.as_str()) else {
+            // Texts of user-defined tokens have spaces, since they are matched against raw text.
+            let user_defined = if is_byte_level {
+                None
+            } else {
+                text = text.replace(' ', SPACE);
+                ids.get(text.replace(SPACE, " ").as_str())
+            };
+            let Some(&token) = ids.get(text.as_str()).or(user_defined) else {
                 return Err(VocabularyError::MergeResult { merge: rank, text });
             };
             if let Some(MergeRule { rank: first, .. }) =

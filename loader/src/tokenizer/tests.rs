@@ -278,6 +278,37 @@ fn empty_tokens_are_ignored() {
     assert_eq!(encode(padded, "ab"), [3, 4, 5]);
 }
 
+/// As in Gemma 3's `tokenizer.json`, where runs of spaces are added tokens with merges.
+#[test]
+fn merges_may_make_user_defined_runs_of_spaces() {
+    let mut spaces = vocabulary(&[
+        ("<unk>", 0.0, TokenKind::Unknown),
+        ("<s>", 0.0, TokenKind::Control),
+        ("</s>", 0.0, TokenKind::Control),
+        ("▁", 0.0, TokenKind::Normal),
+        ("a", 0.0, TokenKind::Normal),
+        ("  ", 0.0, TokenKind::UserDefined),
+        ("   ", 0.0, TokenKind::UserDefined),
+        ("▁a", 0.0, TokenKind::Normal),
+    ]);
+    for byte in 0..=255_u8 {
+        spaces.tokens.push(format!("<0x{byte:02X}>"));
+        spaces.scores.push(0.0);
+        spaces.kinds.push(TokenKind::Byte);
+    }
+    spaces.add_space_prefix = false;
+    spaces.scores.clear();
+    spaces.merges = vec![(3, 3), (5, 3), (3, 4)];
+    assert_eq!(encode(spaces.clone(), "a a"), [4, 7]);
+    assert_eq!(
+        encode(spaces.clone(), "a  a   a    a"),
+        [4, 5, 4, 6, 4, 6, 7]
+    );
+    spaces.merges.push((7, 3));
+    let error = Tokenizer::new(spaces).unwrap_err();
+    assert!(error.to_string().contains("▁a▁"), "{error}");
+}
+
 #[test]
 fn long_text_without_spaces_is_fast() {
     let mut vocabulary = letters();
@@ -288,7 +319,7 @@ fn long_text_without_spaces_is_fast() {
     }
     let text = "a".repeat(1 << 20);
     let mut expected = vec![3];
-    expected.extend([7; 1 << 18]);
+    expected.extend(std::iter::repeat_n(7, 1 << 18));
     assert_eq!(encode(vocabulary, &text), expected);
 }
 

@@ -4,6 +4,7 @@
 //! interpreter bounds the allocations of a template.
 
 pub mod date;
+mod python;
 mod said;
 mod template;
 

@@ -4,12 +4,11 @@
 
 use std::io::{self, Write};
 
-use minijinja::value::{Kwargs, Value};
+use minijinja::value::Value;
 use minijinja::{Environment, Error, ErrorKind};
 use serde::{Deserialize, Serialize};
-use serde_json::ser::Formatter;
 
-use super::date;
+use super::{date, python};
 
 /// Maximum bytes of the rendered text: about a million tokens.
 pub const MAX_TEXT_BYTES: usize = 4 << 20;
@@ -55,7 +54,7 @@ pub fn render(conversation: &Conversation) -> Result<String, String> {
         Err(Error::new(ErrorKind::InvalidOperation, message))
     });
     environment.add_function("strftime_now", |format: String| date::format_now(&format));
-    environment.add_filter("tojson", to_json);
+    python::add_to(&mut environment);
     let name = "chat template";
     let source = without_generation_tags(&conversation.template);
     environment
@@ -133,45 +132,6 @@ fn error_message(error: Error) -> String {
         },
     };
     format!("{line}{what}")
-}
-
-/// `json.dumps` of Python with `ensure_ascii=False`: a space after commas and colons.
-fn to_json(value: Value, options: Kwargs) -> Result<Value, Error> {
-    let failed =
-        |error: serde_json::Error| Error::new(ErrorKind::BadSerialization, error.to_string());
-    let indent: Option<usize> = options.get("indent")?;
-    let mut text = Vec::new();
-    match indent {
-        Some(indent) => {
-            let indent = " ".repeat(indent.min(16));
-            let formatter = serde_json::ser::PrettyFormatter::with_indent(indent.as_bytes());
-            let mut serializer = serde_json::Serializer::with_formatter(&mut text, formatter);
-            value.serialize(&mut serializer).map_err(failed)?;
-        }
-        None => {
-            let mut serializer =
-                serde_json::Serializer::with_formatter(&mut text, PythonJsonFormatter);
-            value.serialize(&mut serializer).map_err(failed)?;
-        }
-    }
-    let text = String::from_utf8_lossy(&text).into_owned();
-    Ok(Value::from_safe_string(text))
-}
-
-struct PythonJsonFormatter;
-
-impl Formatter for PythonJsonFormatter {
-    fn begin_array_value<W: Write + ?Sized>(&mut self, to: &mut W, first: bool) -> io::Result<()> {
-        if first { Ok(()) } else { to.write_all(b", ") }
-    }
-
-    fn begin_object_key<W: Write + ?Sized>(&mut self, to: &mut W, first: bool) -> io::Result<()> {
-        if first { Ok(()) } else { to.write_all(b", ") }
-    }
-
-    fn begin_object_value<W: Write + ?Sized>(&mut self, to: &mut W) -> io::Result<()> {
-        to.write_all(b": ")
-    }
 }
 
 #[cfg(test)]

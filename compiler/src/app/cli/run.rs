@@ -61,9 +61,17 @@ pub struct RunArgs {
     /// What the conversation begins with: how the model is to answer
     #[arg(long, value_name = "TEXT", help_heading = heading::RUN_TEXT, requires = "chat")]
     pub system: Option<String>,
-    /// Tokens to write at most [default: until the model ends or its context is full]
-    #[arg(short = 'n', value_name = "N", help_heading = heading::RUN_LENGTH, allow_negative_numbers = true)]
-    pub tokens: Option<usize>,
+    /// Tokens to write at most; -1: until the model ends or its context is full [default: -1]
+    #[arg(
+        short = 'n',
+        value_name = "N",
+        help_heading = heading::RUN_LENGTH,
+        allow_negative_numbers = true,
+        default_value = "-1",
+        hide_default_value = true,
+        value_parser = parse_run_length
+    )]
+    pub tokens: RunLength,
     /// Go on after the model's end-of-sequence token
     #[arg(long, help_heading = heading::RUN_LENGTH)]
     pub ignore_eos: bool,
@@ -83,7 +91,8 @@ pub struct RunArgs {
         value_name = "K",
         help_heading = heading::RUN_TOKENS,
         default_value_t = 40,
-        allow_negative_numbers = true
+        allow_negative_numbers = true,
+        value_parser = parse_top_k
     )]
     pub top_k: usize,
     /// Sample among the likeliest tokens that together reach probability P
@@ -102,7 +111,8 @@ pub struct RunArgs {
         value_name = "S",
         help_heading = heading::RUN_TOKENS,
         default_value_t = 0,
-        allow_negative_numbers = true
+        allow_negative_numbers = true,
+        value_parser = parse_seed
     )]
     pub seed: u64,
     /// Let a cheaper model draft what this one reads in one pass: itself on this part of its weights' bytes, or another
@@ -172,6 +182,43 @@ fn parse_draft_length(text: &str) -> Result<DraftLength, String> {
             "a draft has 1 to {MAX_DRAFT_LENGTH} tokens, or `auto`"
         )),
     }
+}
+
+/// Maximum length of an output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RunLength {
+    /// Until the model ends or its context is full.
+    UntilEnd,
+    /// At most this number of tokens.
+    Tokens(usize),
+}
+
+impl RunLength {
+    /// Returns the maximum number of tokens, if there is one.
+    pub fn limit(self) -> Option<usize> {
+        match self {
+            RunLength::UntilEnd => None,
+            RunLength::Tokens(limit) => Some(limit),
+        }
+    }
+}
+
+fn parse_run_length(text: &str) -> Result<RunLength, String> {
+    match (text, text.parse()) {
+        ("-1", _) => Ok(RunLength::UntilEnd),
+        (_, Ok(limit)) => Ok(RunLength::Tokens(limit)),
+        _ => Err("a number of tokens is 0 or more; -1 writes until the model ends".into()),
+    }
+}
+
+fn parse_top_k(text: &str) -> Result<usize, String> {
+    let number = text.parse();
+    number.map_err(|_| "a number of tokens is 0 or more; 0 keeps every token".into())
+}
+
+fn parse_seed(text: &str) -> Result<u64, String> {
+    let number = text.parse();
+    number.map_err(|_| format!("a seed is a whole number from 0 to {}", u64::MAX))
 }
 
 fn parse_temperature(text: &str) -> Result<f32, String> {

@@ -80,7 +80,9 @@ pub enum Failure {
     Monitoring(String),
     #[error(transparent)]
     Pool(#[from] htc_kernels::PoolError),
-    #[error("the model has no chat template; without --chat the text is continued as it is")]
+    #[error(
+        "the model has no chat template, or an empty one; without --chat the text is continued as it is"
+    )]
     NoTemplate,
     #[error("the model's chat template fails: {0}; without --chat the text is continued as it is")]
     Template(String),

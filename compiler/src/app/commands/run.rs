@@ -27,7 +27,7 @@ use super::{
     open_tokenizer, print_device_remarks, print_json, setting_for_fraction,
 };
 use crate::app::chat::{self, Conversation, Message, RenderedConversation};
-use crate::app::cli::{OnFullArg, RunArgs};
+use crate::app::cli::{OnFullArg, RunArgs, RunLength};
 use crate::app::terminal::StandardOutput;
 use crate::system::memory::{self, ResidentMemory};
 use crate::system::show::format_bytes;
@@ -80,7 +80,7 @@ struct RunWork<'a> {
 
 impl RunWork<'_> {
     fn positions(&self) -> usize {
-        match self.args.tokens {
+        match self.args.tokens.limit() {
             Some(_) => self.context,
             // The length is unknown: only the prompt counts.
             None => self.tokens.len(),
@@ -172,7 +172,7 @@ impl DeviceWork for RunWork<'_> {
 
 fn limits(args: &RunArgs) -> GenerateLimits {
     let mut limits = GenerateLimits::default();
-    limits.tokens = args.tokens;
+    limits.tokens = args.tokens.limit();
     limits.ignore_end = args.ignore_eos;
     if args.on_full == OnFullArg::Slide {
         limits.context_full = ContextFullPolicy::Slide;
@@ -182,7 +182,7 @@ fn limits(args: &RunArgs) -> GenerateLimits {
 
 fn max_context(args: &RunArgs, model: &Model, read: usize) -> usize {
     let full = model.hyper().context;
-    match args.tokens {
+    match args.tokens.limit() {
         Some(n) => read.saturating_add(n).min(full),
         // The result of a LongRoPE model must not depend on the maximum length.
         None => match model.hyper().forward.long_rope {
@@ -232,7 +232,10 @@ impl<B: Backend> FinishedRun<'_, B> {
             say!("{}", describe_adaptation(&adaptation.stats()));
         }
         let (context, full) = (self.session.limit(), model.hyper().context);
-        if self.summary.stop == Stop::Context && context < full && args.tokens.is_none() {
+        if self.summary.stop == Stop::Context
+            && context < full
+            && args.tokens == RunLength::UntilEnd
+        {
             say!(
                 "the first {context} positions are full, up to which the model's LongRoPE rotates as a short \
                  text; -n N asks for more, up to {full} with the prompt, which rotates otherwise from the beginning"
@@ -360,6 +363,7 @@ fn conversation(
 ) -> Result<Vec<u32>, Failure> {
     let vocabulary = tokenizer.vocabulary();
     let template = vocabulary.chat_template.clone();
+    let template = template.filter(|template| !template.trim().is_empty());
     let template = template.ok_or(Failure::NoTemplate).in_file(&args.model)?;
     let message = |role: &str, content: String| Message {
         role: role.to_owned(),

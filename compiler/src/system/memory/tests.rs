@@ -76,3 +76,49 @@ fn memory_that_is_written_is_counted() {
     assert!(after.peak >= after.anonymous);
     drop(written);
 }
+
+#[test]
+fn page_cache_of_a_control_group_is_available() {
+    let folder = tempfile::tempdir().unwrap();
+    let group = |path: &str, files: &[(&str, &str)]| {
+        let group = folder.path().join(path);
+        std::fs::create_dir_all(&group).unwrap();
+        for (name, text) in files {
+            std::fs::write(group.join(name), text).unwrap();
+        }
+    };
+    let statistics = "anon 5\nfile 90\ninactive_file 70\nactive_file 20\n";
+    group("", &[("memory.max", "max\n"), ("memory.current", "900\n")]);
+    group(
+        "slice/job",
+        &[
+            ("memory.max", "200\n"),
+            ("memory.current", "100\n"),
+            ("memory.stat", statistics),
+        ],
+    );
+    let available = |groups: &str| available_in_groups(folder.path(), groups);
+    assert_eq!(available("0::/slice/job\n"), Some(190));
+    // The limit of the slice counts as well.
+    group(
+        "slice",
+        &[("memory.max", "150\n"), ("memory.current", "110\n")],
+    );
+    assert_eq!(available("0::/slice/job\n"), Some(40));
+    assert_eq!(available("0::/elsewhere\n"), None);
+    group("", &[("memory.max", "1000\n"), ("memory.stat", statistics)]);
+    assert_eq!(available("0::/elsewhere\n"), Some(190));
+
+    let statistics = "inactive_file 1\ntotal_inactive_file 30\ntotal_active_file 10\n";
+    group(
+        "memory/docker/1",
+        &[
+            ("memory.limit_in_bytes", "100\n"),
+            ("memory.usage_in_bytes", "90\n"),
+            ("memory.stat", statistics),
+        ],
+    );
+    let groups = "12:cpu,cpuacct:/docker/1\n3:memory:/docker/1\n1:name=systemd:/docker/1\n";
+    assert_eq!(available(groups), Some(50));
+    assert_eq!(available(""), None);
+}

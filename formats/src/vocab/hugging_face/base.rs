@@ -125,6 +125,17 @@ impl VocabularyBuilder {
         Ok(())
     }
 
+    /// Returns true if the token exists with this text and is matched before the text is split.
+    pub(super) fn is_special(&self, token: &AddedToken) -> bool {
+        let Vocabulary { tokens, kinds, .. } = &self.vocabulary;
+        let at = token.id as usize;
+        let (Some(text), Some(kind)) = (tokens.get(at), kinds.get(at)) else {
+            return false;
+        };
+        let same = text.replace('\u{2581}', " ") == token.content.replace('\u{2581}', " ");
+        same && !matches!(kind, TokenKind::Normal | TokenKind::Unused)
+    }
+
     pub(super) fn add(&mut self, token: &AddedToken) -> Result<(), VocabularyError> {
         let AddedToken { id, content, .. } = token;
         if token.single_word {

@@ -24,9 +24,14 @@ pub(super) struct TokenizerJson {
     pub(super) model: Model,
 }
 
-/// `tokenizer.json` used for its post-processor only.
-#[derive(Debug, Deserialize)]
-pub(super) struct PostProcessor {
+/// Parts of `tokenizer.json` that `tokenizer.model` does not have.
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct TokenizerExtras {
+    #[serde(
+        default,
+        deserialize_with = "bounded_json::list::<_, _, MAX_VOCABULARY>"
+    )]
+    pub(super) added_tokens: Vec<AddedToken>,
     pub(super) post_processor: Option<Component>,
 }
 

@@ -18,7 +18,7 @@ use serde::Deserialize;
 
 use base::VocabularyBuilder;
 use json::{
-    AddedToken, ChatTemplate, Config, Entries, PostProcessor, TokenizerConfig, TokenizerJson,
+    AddedToken, ChatTemplate, Config, Entries, TokenizerConfig, TokenizerExtras, TokenizerJson,
 };
 use special::{SpecialTokenSources, post_process};
 
@@ -107,10 +107,15 @@ impl HuggingFaceFiles {
             parse(GENERATION_CONFIG, self.generation_config.as_deref())?.unwrap_or_default();
         let (base, processor) = match (&self.tokenizer_model, &self.tokenizer_json) {
             (Some(bytes), tokenizer) if sentence_piece::is_sentence_piece(bytes) => {
-                let base = self
-                    .sentence_piece_vocabulary(sentence_piece::parse(bytes)?, &tokenizer_config)?;
-                let beside: Option<PostProcessor> = parse(TOKENIZER_JSON, tokenizer.as_deref())?;
-                (base, beside.and_then(|file| file.post_processor))
+                let extras: TokenizerExtras =
+                    parse(TOKENIZER_JSON, tokenizer.as_deref())?.unwrap_or_default();
+                let vocabulary = sentence_piece::parse(bytes)?;
+                let base = self.sentence_piece_vocabulary(
+                    vocabulary,
+                    &tokenizer_config,
+                    &extras.added_tokens,
+                )?;
+                (base, extras.post_processor)
             }
             (_, Some(bytes)) => {
                 let mut tokenizer: TokenizerJson = parse_one(TOKENIZER_JSON, bytes)?;
@@ -176,11 +181,13 @@ impl HuggingFaceFiles {
         &self,
         vocabulary: Vocabulary,
         config: &TokenizerConfig,
+        extras: &[AddedToken],
     ) -> Result<VocabularyBuilder, VocabularyError> {
         let added: Entries<u32> =
             parse(ADDED_TOKENS, self.added_tokens.as_deref())?.unwrap_or_default();
         let decoder = &config.added_tokens_decoder.0;
-        let mut base = VocabularyBuilder::from_pieces(vocabulary, added.0.len() + decoder.len());
+        let count = added.0.len() + decoder.len() + extras.len();
+        let mut base = VocabularyBuilder::from_pieces(vocabulary, count);
         for (content, id) in added.0 {
             base.add(&AddedToken {
                 id,
@@ -195,6 +202,12 @@ impl HuggingFaceFiles {
             })?;
             let token = token.clone();
             base.add(&AddedToken { id, ..token })?;
+        }
+        // `tokenizer.json` is the file that transformers loads.
+        for token in extras {
+            if !base.is_special(token) {
+                base.add(token)?;
+            }
         }
         Ok(base)
     }

@@ -221,3 +221,89 @@ fn transformers_functions_are_defined() {
         "a {%- generation -%} b {%- endgeneration -%} c {% generation %}d{% endgeneration %}";
     assert_eq!(text(marked), "abc d");
 }
+
+/// From jinja2 3.1.6 with the `tojson` of `transformers`.
+#[test]
+fn values_are_written_and_tested_as_in_python() {
+    let cases = [
+        (
+            r###"{% if tools is iterable and tools | length > 0 %}x{% endif %}y"###,
+            r###"y"###,
+        ),
+        (
+            r###"{{ [none is iterable, 1 is iterable, 'a' is iterable, missing is iterable, {} is iterable, true is iterable] }}"###,
+            r###"[False, False, True, True, True, False]"###,
+        ),
+        (
+            r###"{{ [none is sequence, 'a' is sequence, {} is sequence, [] is sequence, 1 is sequence, missing is sequence] }}"###,
+            r###"[False, True, True, True, False, True]"###,
+        ),
+        (
+            r###"{{ [none is mapping, {} is mapping, [] is mapping, 'a' is mapping] }}"###,
+            r###"[False, True, False, False]"###,
+        ),
+        (
+            r###"{{ {'b': 1, 'a': [none, true, 1.5, 'it\'s', 'say "x"']} }}"###,
+            r###"{'b': 1, 'a': [None, True, 1.5, "it's", 'say "x"']}"###,
+        ),
+        (
+            r###"{{ {'b': 1, 'a': 2} | tojson }}"###,
+            r###"{"b": 1, "a": 2}"###,
+        ),
+        (
+            r###"{{ {'b': 1, 'a': [1, 2, {}], 'c': []} | tojson(separators=(',', ':')) }}"###,
+            r###"{"b":1,"a":[1,2,{}],"c":[]}"###,
+        ),
+        (
+            r###"{{ {'b': 1, 'a': {'y': [1, 2], 'x': 'é😀'}} | tojson(sort_keys=true, ensure_ascii=true) }}"###,
+            r###"{"a": {"x": "\u00e9\ud83d\ude00", "y": [1, 2]}, "b": 1}"###,
+        ),
+        (
+            r###"{{ {'b': 1, 'a': [1, {}], 'c': []} | tojson(indent=2) }}"###,
+            r###"{
+  "b": 1,
+  "a": [
+    1,
+    {}
+  ],
+  "c": []
+}"###,
+        ),
+        (
+            r###"{{ {'b': 1} | tojson(indent=4, separators=(';', '=')) }}"###,
+            r###"{
+    "b"=1
+}"###,
+        ),
+        (
+            r###"{{ none }} {{ true }} {{ missing }} {{ [1, 'a\nb\\'] | string }} {{ none | string }}"###,
+            r###"None True  [1, 'a\nb\\'] None"###,
+        ),
+        (
+            r###"{% for k, v in {'b': 1, 'a': 2}.items() %}{{ k }}{{ v }}{% endfor %}"###,
+            r###"b1a2"###,
+        ),
+    ];
+    for (template, expected) in cases {
+        assert_eq!(
+            render(&conversation(template, false)).unwrap(),
+            expected,
+            "{template}"
+        );
+    }
+    for (template, word) in [
+        ("{{ [] | tojson(separators=(',',)) }}", "expected 2"),
+        ("{{ [] | tojson(allow_nan=true) }}", "allow_nan"),
+        (
+            "{% set x = namespace(y=['a']) %}{% for i in range(40) %}{% set x.y = [x.y, x.y] %}{% endfor %}{{ x.y | string }}",
+            "too long",
+        ),
+        (
+            "{% set x = namespace(y=['a']) %}{% for i in range(40) %}{% set x.y = [x.y, x.y] %}{% endfor %}{{ x.y }}",
+            "bytes",
+        ),
+    ] {
+        let error = render(&conversation(template, false)).unwrap_err();
+        assert!(error.contains(word), "{template}: {error}");
+    }
+}
