@@ -4,7 +4,7 @@
 //! file of the user.
 
 use std::fs::{self, File, FileType, OpenOptions};
-use std::io;
+use std::io::{self, Read as _, Seek as _};
 use std::path::{Path, PathBuf};
 
 /// Error returned when a file cannot be opened or mapped, or a folder cannot be used.
@@ -30,6 +30,12 @@ pub enum OpenError {
     /// The file is empty.
     #[error("{}: the file is empty; copy or download it again", path.display())]
     Empty { path: PathBuf },
+    /// The file stands for one that Git LFS has not fetched.
+    #[error(
+        "{}: a pointer of Git LFS, expected the file itself; run `git lfs pull` in its repository, or download it again",
+        path.display()
+    )]
+    LfsPointer { path: PathBuf },
     /// The path is not a folder.
     #[error("{}: a link or a file where a folder of htc's own should be; remove it", path.display())]
     NotAFolder { path: PathBuf },
@@ -57,7 +63,7 @@ impl OpenError {
         OpenError::Io { path, error }
     }
 
-    /// Returns whether there is no such file.
+    /// Returns true if there is no such file.
     pub fn is_not_found(&self) -> bool {
         matches!(self, OpenError::Io { error, .. } if error.kind() == io::ErrorKind::NotFound)
     }
@@ -79,6 +85,9 @@ impl OpenError {
                 "this is not a regular file; copy its contents to one".to_owned()
             }
             OpenError::Empty { .. } => "the file is empty".to_owned(),
+            OpenError::LfsPointer { .. } => {
+                "a pointer of Git LFS, expected the file itself; run `git lfs pull`".to_owned()
+            }
             OpenError::NotAFolder { .. } => {
                 "a link or a file where a folder of htc's own should be; remove it".to_owned()
             }
@@ -171,7 +180,24 @@ fn open_checked(path: &Path, place: &Path, follow: bool) -> Result<File, OpenErr
         .open(place)
         .map_err(|error| OpenError::io(path, error))?;
     check_file_type(path, file.metadata())?;
+    if is_lfs_pointer(&file).map_err(|error| OpenError::io(path, error))? {
+        return Err(OpenError::LfsPointer { path: path.into() });
+    }
     Ok(file)
+}
+
+/// Returns true for a pointer as in the specification of Git LFS. The file is at its start after.
+fn is_lfs_pointer(mut file: &File) -> io::Result<bool> {
+    const FIRST_LINE: &[u8] = b"version https://git-lfs.github.com/spec/v1\n";
+    const MAX_BYTES: u64 = 1024;
+    let bytes = file.metadata()?.len();
+    if bytes < FIRST_LINE.len() as u64 || bytes >= MAX_BYTES {
+        return Ok(false);
+    }
+    let mut line = [0; FIRST_LINE.len()];
+    file.read_exact(&mut line)?;
+    file.rewind()?;
+    Ok(line == FIRST_LINE)
 }
 
 fn check_file_type(path: &Path, kind: io::Result<fs::Metadata>) -> Result<(), OpenError> {

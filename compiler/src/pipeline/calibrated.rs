@@ -19,6 +19,7 @@ use crate::plan::{self, Method, ModelFileTypes, Plan, PlanError, PlanRequest};
 use crate::planner::{ArtifactParts, Planner};
 use crate::profile::{self, ProfileInputs, is_measured};
 use crate::system::clock::Stage;
+use crate::unit::check_finite;
 
 /// A source with its statistics, and the request for its plan.
 #[derive(Debug)]
@@ -85,7 +86,8 @@ impl<'a> CalibratedSource<'a> {
                     let digest = digest();
                     let model = bind(source)?;
                     let found =
-                        gradient::gradients(&model, digest, text, tokens, threads, progress)?;
+                        gradient::gradients(&model, digest, text, tokens, threads, progress)
+                            .map_err(|error| name_damaged_tensor(source, error))?;
                     if found.is_new && source.digest() != digest {
                         gradient::forget(text, found.key)?;
                         return Err(CompileError::SourceChanged(source.path.clone()));
@@ -195,6 +197,17 @@ fn bind(source: &ModelFile) -> Result<Model, PassError> {
     })
 }
 
+/// Returns the error of the first tensor with a number that is not finite, if that is why a pass has
+/// such numbers.
+fn name_damaged_tensor(source: &ModelFile, error: PassError) -> CompileError {
+    let is_caused = matches!(error, PassError::NotFinite { .. });
+    let mut tensors = source.tensors.iter().filter(|_| is_caused);
+    match tensors.find_map(|tensor| check_finite(source, tensor).err()) {
+        Some(damage) => damage.into(),
+        None => error.into(),
+    }
+}
+
 /// Calibrates a source on the text of `options`.
 pub fn calibrate(
     source: &ModelFile,
@@ -204,7 +217,8 @@ pub fn calibrate(
     progress: Progress,
 ) -> Result<Calibration, CompileError> {
     let model = Arc::new(bind(source)?);
-    let calibrated = calibrate::calibrate(&model, digest, options, device, progress)?;
+    let calibrated = calibrate::calibrate(&model, digest, options, device, progress)
+        .map_err(|error| name_damaged_tensor(source, error))?;
     // Must not stay in the cache under this digest.
     if calibrated.is_new && source.digest() != digest {
         calibrate::remove_entry(options, calibrated.key)?;

@@ -1,5 +1,4 @@
 use super::*;
-use std::io::Read as _;
 use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixListener;
 use std::process::Command;
@@ -87,4 +86,26 @@ fn links_must_stay_in_their_folder_or_cache() {
     symlink("nowhere", snapshot.join("dangling")).unwrap();
     let found = open_inside(&snapshot, "dangling");
     assert!(matches!(found, Err(OpenError::Io { .. })));
+}
+
+#[test]
+fn pointers_of_git_lfs_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.gguf");
+    let pointer = format!(
+        "version https://git-lfs.github.com/spec/v1\noid sha256:{}\nsize 98765\n",
+        "0f".repeat(32)
+    );
+    fs::write(&path, &pointer).unwrap();
+    let error = open_inside(folder.path(), "model.gguf").unwrap_err();
+    assert!(matches!(error, OpenError::LfsPointer { .. }), "{error}");
+    let error = crate::source::ModelFile::open(&path).unwrap_err();
+    assert!(error.to_string().contains("git lfs pull"), "{error}");
+    // A text about pointers is a text.
+    let longer = pointer.repeat(8);
+    fs::write(&path, &longer).unwrap();
+    assert_eq!(text(open_regular(&path)), longer);
+    let other = pointer.replace("version", "Version");
+    fs::write(&path, &other).unwrap();
+    assert_eq!(text(open_regular(&path)), other);
 }

@@ -295,9 +295,15 @@ fn invalid_inputs_are_refused() {
         .unwrap();
     up.values[70] = f32::NAN;
     let damaged = scratch.file("damaged.gguf", tiny.bytes_with_tensors(&tensors));
-    htc!["analyse", damaged]
+    htc!["analyse", &damaged]
         .run()
         .assert_refused(1, &["damaged.gguf", "blk.2.ffn_up.weight", "NaN", "repair"]);
+    let text = scratch.file("text.txt", "the cat sat on the mat. ".repeat(400));
+    htc!["compile", damaged, "-o", scratch.path("damaged.htz")]
+        .args(["--bits".into(), "6".into(), "--calibration".into(), text])
+        .args(["--cache".into(), scratch.path("cache of damaged")])
+        .run()
+        .assert_refused(1, &["blk.2.ffn_up.weight", "NaN", "row", "repair"]);
     let short = scratch.file("short.txt", "the cat");
     let cache = scratch.path("cache");
     htc!["analyse", &model, "--calibration", short, "--cache", cache]
