@@ -184,10 +184,13 @@ impl TrainedDraft {
 
     /// Writes a file atomically, in place of a trained draft, but of no other file.
     pub fn write(&self, path: &Path) -> Result<(), HtzError> {
-        if let Ok(mut file) = open::open_regular(path) {
-            let mut magic = [0; MAGIC.len()];
-            if file.read_exact(&mut magic).is_err() || magic != MAGIC {
-                return Err(HtzError::NotTrainedDraft.in_file(path));
+        match open::open_regular(path) {
+            Err(error) if error.is_not_found() => {}
+            file => {
+                let mut magic = [0; MAGIC.len()];
+                if file?.read_exact(&mut magic).is_err() || magic != MAGIC {
+                    return Err(HtzError::NotTrainedDraft.in_file(path));
+                }
             }
         }
         let write = || {

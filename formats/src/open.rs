@@ -4,7 +4,7 @@
 //! file of the user.
 
 use std::fs::{self, File, FileType, OpenOptions};
-use std::io::{self, Read as _, Seek as _};
+use std::io;
 use std::path::{Path, PathBuf};
 
 /// Error returned when a file cannot be opened or mapped, or a folder cannot be used.
@@ -186,8 +186,8 @@ fn open_checked(path: &Path, place: &Path, follow: bool) -> Result<File, OpenErr
     Ok(file)
 }
 
-/// Returns true for a pointer as in the specification of Git LFS. The file is at its start after.
-fn is_lfs_pointer(mut file: &File) -> io::Result<bool> {
+/// Returns true for a pointer as in the specification of Git LFS.
+fn is_lfs_pointer(file: &File) -> io::Result<bool> {
     const FIRST_LINE: &[u8] = b"version https://git-lfs.github.com/spec/v1\n";
     const MAX_BYTES: u64 = 1024;
     let bytes = file.metadata()?.len();
@@ -195,9 +195,22 @@ fn is_lfs_pointer(mut file: &File) -> io::Result<bool> {
         return Ok(false);
     }
     let mut line = [0; FIRST_LINE.len()];
-    file.read_exact(&mut line)?;
+    let found = read_start(file, &mut line)?;
+    Ok(line[..found] == *FIRST_LINE)
+}
+
+/// Reads the first bytes, without a change of the position.
+#[cfg(unix)]
+fn read_start(file: &File, bytes: &mut [u8]) -> io::Result<usize> {
+    std::os::unix::fs::FileExt::read_at(file, bytes, 0)
+}
+
+#[cfg(not(unix))]
+fn read_start(mut file: &File, bytes: &mut [u8]) -> io::Result<usize> {
+    use std::io::{Read as _, Seek as _};
+    let found = file.read(bytes)?;
     file.rewind()?;
-    Ok(line == FIRST_LINE)
+    Ok(found)
 }
 
 fn check_file_type(path: &Path, kind: io::Result<fs::Metadata>) -> Result<(), OpenError> {

@@ -180,6 +180,7 @@ fn added_tokens_of_tokenizer_json_count_next_to_a_sentence_piece_model() {
         tokenizer_json: bytes_of(json!({
             "added_tokens": [
                 {"id": 0, "content": "<unk>", "special": true},
+                {"id": 2, "content": "</s>", "special": true, "rstrip": true},
                 {"id": 4, "content": "<renamed>", "special": true},
                 {"id": 5, "content": "▁▁", "special": false},
                 {"id": 6, "content": "<start>", "special": true},
@@ -191,6 +192,7 @@ fn added_tokens_of_tokenizer_json_count_next_to_a_sentence_piece_model() {
     let vocabulary = read(files).unwrap();
     assert_eq!(vocabulary.tokens[4..], ["<renamed>", "  ", "<start>"]);
     assert_eq!(vocabulary.kinds[0], TokenKind::Unknown);
+    assert_eq!(vocabulary.strip_after, [2]);
     let expected = [
         TokenKind::Control,
         TokenKind::UserDefined,

@@ -97,8 +97,8 @@
 //!
 //! # Errors
 //!
-//! Opening a damaged or unsupported file returns a [`ExecError`]. A forward pass returns an
-//! [`ExecError`], e.g. if the session is full or a number is out of range.
+//! Opening and executing a model return an [`ExecError`], e.g. if the file is damaged, the session is
+//! full or a number is out of range.
 //!
 //! # Executing a part of the model
 //!

@@ -84,7 +84,7 @@ impl<B: Backend> InProcessRunner<B> {
             model: name.clone(),
             error,
         };
-        let mut session = session.map_err(|error| failed(error.into()))?;
+        let mut session = session.map_err(failed)?;
         session.set(setting);
         let sampler = Sampler::new(SamplingOptions::default()).map_err(failed)?;
         Ok(InProcessRunner {

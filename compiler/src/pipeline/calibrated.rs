@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use htc_formats::htz::Digest;
 use htc_formats::source::ModelFile;
-use htc_loader::Model;
+use htc_loader::{ExecError, Model};
 
 use super::source::{CheckedSource, digest_of};
 use super::{CompileContext, CompileError, order};
@@ -19,7 +19,7 @@ use crate::plan::{self, Method, ModelFileTypes, Plan, PlanError, PlanRequest};
 use crate::planner::{ArtifactParts, Planner};
 use crate::profile::{self, ProfileInputs, is_measured};
 use crate::system::clock::Stage;
-use crate::unit::check_finite;
+use crate::unit::{MakeError, check_finite};
 
 /// A source with its statistics, and the request for its plan.
 #[derive(Debug)]
@@ -200,10 +200,18 @@ fn bind(source: &ModelFile) -> Result<Model, PassError> {
 /// Returns the error of the first tensor with a number that is not finite, if that is why a pass has
 /// such numbers.
 fn name_damaged_tensor(source: &ModelFile, error: PassError) -> CompileError {
-    let is_caused = matches!(error, PassError::NotFinite { .. });
+    // The cache holds f32, which refuses only numbers that are not finite.
+    let is_caused = matches!(
+        error,
+        PassError::NotFinite { .. }
+            | PassError::Exec {
+                error: ExecError::KvRange { .. },
+                ..
+            }
+    );
     let mut tensors = source.tensors.iter().filter(|_| is_caused);
     match tensors.find_map(|tensor| check_finite(source, tensor).err()) {
-        Some(damage) => damage.into(),
+        Some(damage) => MakeError::with_source_path(source)(damage).into(),
         None => error.into(),
     }
 }

@@ -50,7 +50,7 @@ pub enum CompileError {
     KernelsNotBuilt,
     /// The device does not exist, or its memory is too small.
     #[error("`device`: {0}")]
-    Device(#[from] ExecError),
+    Device(ExecError),
     /// The thread pool cannot be created.
     #[error(transparent)]
     Pool(#[from] PoolError),

@@ -57,7 +57,8 @@ pub(super) fn with_device<T>(
             }
             work(device)
         },
-    )?
+    )
+    .map_err(CompileError::Device)?
 }
 
 fn report_device(device: &dyn Device, calibrates: bool, watch: Progress) {

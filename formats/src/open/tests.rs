@@ -1,4 +1,5 @@
 use super::*;
+use std::io::Read as _;
 use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixListener;
 use std::process::Command;

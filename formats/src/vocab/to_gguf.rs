@@ -101,7 +101,7 @@ impl Vocabulary {
     }
 
     /// `None` if there is no token with its text.
-    fn merged_tokens(&self) -> Vec<Option<u32>> {
+    pub(super) fn merged_tokens(&self) -> Vec<Option<u32>> {
         let ids: HashMap<&str, u32> = self.tokens.iter().map(String::as_str).zip(0..).collect();
         let merges = self.merges.iter();
         merges
@@ -127,10 +127,11 @@ impl Vocabulary {
     /// Returns true if the merges are equivalent to scores: every pair of tokens that forms a
     /// merged token is a merge, and merges of the same token are adjacent.
     fn merges_are_scores(&self) -> bool {
-        let made = self.merged_tokens();
+        // Runs of spaces that are user-defined tokens are matched before merges.
+        let made: Vec<u32> = self.merged_tokens().into_iter().flatten().collect();
         let mut runs = made.clone();
         runs.dedup();
-        let distinct: HashSet<u32> = made.iter().copied().flatten().collect();
+        let distinct: HashSet<u32> = made.iter().copied().collect();
         if runs.len() != distinct.len() {
             return false;
         }

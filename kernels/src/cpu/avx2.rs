@@ -8,7 +8,7 @@ use std::arch::x86_64::{
 
 use super::activations;
 use super::bands;
-use super::blocks::{compiled_for, kernel_table, prefetch, subarray};
+use super::blocks::{Integer, compiled_for, kernel_table, prefetch, subarray};
 use super::dot;
 use super::int_gemm;
 
@@ -98,7 +98,7 @@ compiled_for! {
     }
 
     /// Loads 32 bytes of integers.
-    pub(super) fn load_256<T: Copy, const N: usize>(integers: &[T; N]) -> __m256i {
+    pub(super) fn load_256<T: Integer, const N: usize>(integers: &[T; N]) -> __m256i {
         const { assert!(size_of::<[T; N]>() == 32) };
         // SAFETY: in bounds.
         unsafe { _mm256_loadu_si256(integers.as_ptr().cast()) }

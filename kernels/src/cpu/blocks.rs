@@ -7,6 +7,17 @@
 
 pub(super) use super::{six_bit_scales, subarray};
 
+/// Integers, of which every bit is initialised.
+#[cfg(target_arch = "x86_64")]
+pub(super) trait Integer: Copy {}
+
+#[cfg(target_arch = "x86_64")]
+macro_rules! integers {
+    ($($integer:ty),*) => { $(impl Integer for $integer {})* };
+}
+#[cfg(target_arch = "x86_64")]
+integers!(u8, i8, i16, i32);
+
 /// Defines the decoder of one format, `decode`, in a module.
 ///
 /// The functions avoid the standard library's combinators, which are compiled without the

@@ -34,7 +34,8 @@ impl CharacterBpe {
             }
             // User-defined tokens have spaces.
             for (at, _) in text.match_indices([' ', '\u{2581}']) {
-                before_space.extend(text[..at].chars().next_back());
+                let before = text[..at].chars().next_back();
+                before_space.extend(before.map(|c| if c == ' ' { '\u{2581}' } else { c }));
             }
         }
         Ok(Self {

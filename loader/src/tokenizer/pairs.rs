@@ -32,14 +32,14 @@ impl MergeList {
             text.clear();
             text += &vocabulary.tokens[left as usize];
             text += &vocabulary.tokens[right as usize];
+            let mut token = ids.get(text.as_str());
             // Texts of user-defined tokens have spaces, since they are matched against raw text.
-            let user_defined = if is_byte_level {
-                None
-            } else {
+            if token.is_none() && !is_byte_level {
                 text = text.replace(' ', SPACE);
-                ids.get(text.replace(SPACE, " ").as_str())
-            };
-            let Some(&token) = ids.get(text.as_str()).or(user_defined) else {
+                token = ids.get(text.as_str());
+                token = token.or_else(|| ids.get(text.replace(SPACE, " ").as_str()));
+            }
+            let Some(&token) = token else {
                 return Err(VocabularyError::MergeResult { merge: rank, text });
             };
             if let Some(MergeRule { rank: first, .. }) =

@@ -304,6 +304,10 @@ fn merges_may_make_user_defined_runs_of_spaces() {
         encode(spaces.clone(), "a  a   a    a"),
         [4, 5, 4, 6, 4, 6, 7]
     );
+    // A run from merges alone.
+    assert_eq!(encode(spaces.clone(), "▁▁a"), [5, 4]);
+    spaces.add_space_prefix = true;
+    assert_eq!(encode(spaces.clone(), " a"), [5, 4]);
     spaces.merges.push((7, 3));
     let error = Tokenizer::new(spaces).unwrap_err();
     assert!(error.to_string().contains("▁a▁"), "{error}");

@@ -1,4 +1,5 @@
-//! Parts of Jinja that follow Python: text of values, tests of kinds, `json.dumps`.
+//! Parts of Jinja that follow Python: written values, tests of kinds, `json.dumps`. The operator `~`
+//! and filters other than `string` keep minijinja's text of lists and mappings.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -13,6 +14,9 @@ use super::template::MAX_TEXT_BYTES;
 pub(super) fn add_to(environment: &mut Environment) {
     environment.add_test("iterable", is_iterable);
     environment.add_test("sequence", is_sequence);
+    environment.add_test("number", |value: &Value| {
+        matches!(value.kind(), ValueKind::Number | ValueKind::Bool)
+    });
     environment.add_filter("tojson", to_json);
     environment.add_filter("string", string);
     environment.set_formatter(|out, state, value| match value.kind() {
@@ -126,17 +130,26 @@ fn write_quoted(out: &mut dyn fmt::Write, text: &str) -> fmt::Result {
             '\t' => out.write_str("\\t")?,
             '\\' => out.write_str("\\\\")?,
             c if c == quote => write!(out, "\\{c}")?,
-            c if c.is_control() => write!(out, "\\x{:02x}", u32::from(c))?,
+            c if c.is_control() || (c.is_whitespace() && c != ' ') => match u32::from(c) {
+                code @ ..0x100 => write!(out, "\\x{code:02x}")?,
+                code => write!(out, "\\u{code:04x}")?,
+            },
             c => out.write_char(c)?,
         }
     }
     out.write_char(quote)
 }
 
+const MAX_INDENT: usize = 16;
+
 /// `json.dumps` of Python with the defaults of `transformers`: `ensure_ascii=False`, and a space
 /// after commas and colons.
 fn to_json(value: &Value, options: Kwargs) -> Result<Value, Error> {
     let indent: Option<usize> = options.get("indent")?;
+    if indent.is_some_and(|indent| indent > MAX_INDENT) {
+        let message = format!("tojson with an indent of more than {MAX_INDENT}");
+        return Err(Error::new(ErrorKind::InvalidOperation, message));
+    }
     let separators: Option<Vec<String>> = options.get("separators")?;
     let ensure_ascii: Option<bool> = options.get("ensure_ascii")?;
     let sort_keys: Option<bool> = options.get("sort_keys")?;
@@ -151,7 +164,7 @@ fn to_json(value: &Value, options: Kwargs) -> Result<Value, Error> {
         }
     };
     let formatter = PythonJsonFormatter {
-        indent: indent.map(|indent| " ".repeat(indent.min(16))),
+        indent: indent.map(|indent| " ".repeat(indent)),
         item,
         key,
         ensure_ascii: ensure_ascii.unwrap_or(false),
@@ -267,7 +280,7 @@ impl Formatter for PythonJsonFormatter {
             return to.write_all(fragment.as_bytes());
         }
         for c in fragment.chars() {
-            if c.is_ascii() {
+            if matches!(c, ' '..='~') {
                 to.write_all(&[c as u8])?;
                 continue;
             }

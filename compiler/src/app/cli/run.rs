@@ -4,12 +4,13 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::Args;
-use clap::builder::TypedValueParser as _;
+use clap::builder::{OsStringValueParser, TypedValueParser as _};
 use htc_loader::dial::ActiveFraction;
 use htc_loader::speculate::{DraftLength, MAX_DRAFT_LENGTH};
 
 use super::{
     DeviceArgs, KvKindArgs, LiveArgs, ReferenceModel, ThreadArgs, heading, parse_fraction,
+    parse_output_path,
 };
 use crate::options::flags::parse_if;
 
@@ -134,7 +135,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "off|oja|gradient", help_heading = heading::RUN_DRAFT, hide_short_help = true, value_enum, default_value = "off")]
     pub adapt: AdaptArg,
     /// File of what the draft learnt: it goes on from there, and writes it when the text ends
-    #[arg(long, value_name = "FILE", help_heading = heading::RUN_DRAFT, hide_short_help = true)]
+    #[arg(long, value_name = "FILE", help_heading = heading::RUN_DRAFT, hide_short_help = true, value_parser = OsStringValueParser::new().try_map(parse_output_path))]
     pub adapt_state: Option<PathBuf>,
     #[command(flatten)]
     pub live: LiveArgs,

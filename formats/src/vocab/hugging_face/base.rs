@@ -148,8 +148,6 @@ impl VocabularyBuilder {
             tokens,
             scores,
             kinds,
-            strip_before,
-            strip_after,
             ..
         } = &mut self.vocabulary;
         if token.special || looks_special(content) {
@@ -162,16 +160,26 @@ impl VocabularyBuilder {
         if let Some(score) = scores.get_mut(at) {
             *score = ADDED_SCORE;
         }
+        self.record_strips(token);
+        Ok(())
+    }
+
+    /// Notes which whitespace around a token belongs to it.
+    pub(super) fn record_strips(&mut self, token: &AddedToken) {
+        let Vocabulary {
+            strip_before,
+            strip_after,
+            ..
+        } = &mut self.vocabulary;
         let [before, after] = &mut self.strips;
         for (flag, list, known) in [
             (token.lstrip, strip_before, before),
             (token.rstrip, strip_after, after),
         ] {
-            if flag && known.insert(*id) {
-                list.push(*id);
+            if flag && known.insert(token.id) {
+                list.push(token.id);
             }
         }
-        Ok(())
     }
 
     pub(super) fn finish(mut self, size: Option<u64>) -> Result<Vocabulary, VocabularyError> {

@@ -205,7 +205,9 @@ impl HuggingFaceFiles {
         }
         // `tokenizer.json` is the file that transformers loads.
         for token in extras {
-            if !base.is_special(token) {
+            if base.is_special(token) {
+                base.record_strips(token);
+            } else {
                 base.add(token)?;
             }
         }

@@ -196,9 +196,11 @@ fn post_processor(vocabulary: &Vocabulary) -> Value {
 
 fn merges(vocabulary: &Vocabulary) -> Vec<[&str; 2]> {
     if vocabulary.scores.is_empty() {
-        let merges = vocabulary.merges.iter();
+        let merges = vocabulary.merges.iter().zip(vocabulary.merged_tokens());
+        // Runs of spaces that are user-defined tokens are matched before merges.
+        let merges = merges.filter(|(_, result)| result.is_some());
         return merges
-            .map(|&(left, right)| [vocabulary.text(left), vocabulary.text(right)])
+            .map(|(&(left, right), _)| [vocabulary.text(left), vocabulary.text(right)])
             .collect();
     }
     let all = tokens(vocabulary);

@@ -176,25 +176,56 @@ fn failing_with_force_keeps_the_old_output() {
 #[test]
 fn output_equal_to_input() {
     let scratch = Scratch::new();
-    let model = model(&scratch);
+    let gguf = model(&scratch);
+    let model = scratch.path("model");
+    fs::rename(&gguf, &model).unwrap();
     let before = fs::read(&model).unwrap();
     fs::create_dir(scratch.path("folder")).unwrap();
     symlink(&model, scratch.path("link.htz")).unwrap();
-    let spelled = scratch.path("folder/../model.gguf");
+    let spelled = scratch.path("folder/../model");
     for output in [&model, &spelled, &scratch.path("link.htz")] {
         for force in [&[][..], &["--force"]] {
             let run = htc!["compile", &model, "-o", output].args(force);
             assert_refused(run, 2, &["same file", "-o"]);
         }
     }
-    let relative = htc!["compile", "model.gguf", "-o", "./model.gguf", "--force"];
+    let relative = htc!["compile", "model", "-o", "./model", "--force"];
     assert_refused(
         relative.in_folder(scratch.folder()),
         2,
         &["same file", "-o"],
     );
     assert_eq!(fs::read(&model).unwrap(), before);
-    scratch.assert_only_files(&["folder", "link.htz", "model.gguf"]);
+    scratch.assert_only_files(&["folder", "link.htz", "model"]);
+}
+
+#[test]
+fn outputs_that_are_no_files_of_their_format_are_refused() {
+    let scratch = Scratch::new();
+    let model = model(&scratch);
+    for (output, remedy) in [
+        ("-", "name a file"),
+        ("new.gguf", "htc export"),
+        ("new.GGUF", "htc export"),
+        ("new.safetensors", "--to-safetensors"),
+    ] {
+        let run = htc!["compile", &model, "-o", output, "--rank", "4"];
+        assert_refused(run.in_folder(scratch.folder()), 2, &["-o", remedy]);
+    }
+    let artifact = scratch.path("model.htz");
+    htc!["compile", &model, "-o", &artifact, "--rank", "4"]
+        .run()
+        .assert_ok();
+    for run in [
+        htc!["export", &artifact, "-o", "-"],
+        htc!["export", &artifact, "--to-safetensors", "-"],
+        htc!["export", &artifact, "-o", "new.gguf", "--lora", "-"],
+        htc!["report", &artifact, "-o", "-"],
+        htc!["bench", &artifact, "-o", "-"],
+    ] {
+        assert_refused(run.in_folder(scratch.folder()), 2, &["name a file"]);
+    }
+    scratch.assert_only_files(&["model.gguf", "model.htz"]);
 }
 
 #[test]
@@ -211,7 +242,11 @@ fn output_is_a_file_of_the_model() {
     for name in files {
         let file = folder.join(name);
         let run = htc!["compile", &folder, "-o", &file, "--rank", "4", "--force"];
-        assert_refused(run, 2, &["same file", "-o", name]);
+        let reason = match name {
+            "model.safetensors" => "an artifact is a .htz",
+            _ => "same file",
+        };
+        assert_refused(run, 2, &[reason, "-o", name]);
         let run = htc![
             "compile", &folder, "-o", &output, "--rank", "4", "--report", &file
         ];
