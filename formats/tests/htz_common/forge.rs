@@ -1,6 +1,9 @@
 //! Modified artifacts.
 
-use htc_formats::htz::{Digest, HEADER_BYTES};
+use htc_formats::htz::{Digest, HEADER_BYTES, Htz, HtzError};
+use serde_json::Value;
+
+use super::mixed;
 
 pub fn data_offset(file: &[u8]) -> usize {
     let length = u64::from_le_bytes(file[24..32].try_into().expect("eight bytes"));
@@ -42,3 +45,23 @@ pub fn forged(file: &[u8], change: impl FnOnce(&mut serde_json::Value)) -> Vec<u
     assert!(put_manifest(&mut file, value.to_string().as_bytes()));
     file
 }
+
+/// Returns the fault of an artifact with a changed manifest, and its message.
+pub fn refused(change: impl FnOnce(&mut Value)) -> (HtzError, String) {
+    let file = forged(&mixed().bytes(), change);
+    let fault = Htz::parse(&file).expect_err("the fault is found");
+    let message = fault.to_string();
+    assert!(!message.contains('\n'), "{message}");
+    (fault, message)
+}
+
+macro_rules! refuses {
+    ($variant:pat, $texts:expr, $change:expr) => {{
+        let (fault, message) = refused($change);
+        assert!(matches!(fault, $variant), "{message}");
+        for text in $texts {
+            assert!(message.contains(text), "{text:?} in {message:?}");
+        }
+    }};
+}
+pub(crate) use refuses;

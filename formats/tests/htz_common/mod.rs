@@ -2,6 +2,7 @@
 #![allow(
     dead_code,
     unused_imports,
+    unused_macros,
     reason = "every test program uses its own part"
 )]
 
@@ -28,7 +29,8 @@ use htc_formats::model::{
 use htc_formats::vocab::{TokenKind, Vocabulary};
 
 pub use banded::{banded, bands, classed, padded, rotated, tabled};
-pub use forge::{data_offset, forged, json, put_manifest, reseal, reseal_header};
+pub(crate) use forge::refuses;
+pub use forge::{data_offset, forged, json, put_manifest, refused, reseal, reseal_header};
 pub use kv::{based, with_kv_bases};
 pub use planes::{planes_behind_kv_bases, refined};
 pub use records::{allocated, kernels, treated, with_kernels};
