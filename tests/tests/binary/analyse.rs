@@ -299,11 +299,23 @@ fn invalid_inputs_are_refused() {
         .run()
         .assert_refused(1, &["damaged.gguf", "blk.2.ffn_up.weight", "NaN", "repair"]);
     let text = scratch.file("text.txt", "the cat sat on the mat. ".repeat(400));
-    htc!["compile", damaged, "-o", scratch.path("damaged.htz")]
-        .args(["--bits".into(), "6".into(), "--calibration".into(), text])
-        .args(["--cache".into(), scratch.path("cache of damaged")])
-        .run()
-        .assert_refused(1, &["blk.2.ffn_up.weight", "NaN", "row", "repair"]);
+    for name in [
+        "blk.2.ffn_up.weight",
+        "blk.0.attn_k.weight",
+        "token_embd.weight",
+    ] {
+        let mut tensors = tiny.tensors();
+        let tensor = tensors.iter_mut().find(|t| t.name == name);
+        tensor.unwrap().values[70] = f32::NAN;
+        let damaged = scratch.file("damaged.gguf", tiny.bytes_with_tensors(&tensors));
+        htc!["compile", damaged, "-o", scratch.path("damaged.htz")]
+            .args(["--bits", "6", "--context", "256", "--cache"])
+            .arg(scratch.path("cache of damaged"))
+            .arg("--calibration")
+            .arg(&text)
+            .run()
+            .assert_refused(1, &["damaged.gguf", name, "NaN", "row", "repair"]);
+    }
     let short = scratch.file("short.txt", "the cat");
     let cache = scratch.path("cache");
     htc!["analyse", &model, "--calibration", short, "--cache", cache]
