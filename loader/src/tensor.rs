@@ -51,7 +51,7 @@ impl Tensor {
     /// Creates a matrix from bytes in memory.
     ///
     /// # Errors
-    /// [`ExecError::Shape`](crate::ExecError::Shape) if the bytes do not match the shape.
+    /// [`ExecError::Shape`] if the bytes do not match the shape.
     pub fn computed(
         name: impl Into<String>,
         dtype: DType,
@@ -73,7 +73,7 @@ impl Tensor {
     /// Validates the tensor for use on the CPU.
     ///
     /// # Errors
-    /// [`ExecError::Codec`](crate::ExecError::Codec) for an invalid scale or map of classes.
+    /// [`ExecError::Codec`] for an invalid scale or map of classes.
     pub(crate) fn validated(&self) -> Result<Self> {
         if let Some(bands) = self.column_groups()? {
             bands.check()?;
@@ -131,7 +131,7 @@ impl Tensor {
     /// Returns the kernel view of a tensor without column groups.
     ///
     /// # Errors
-    /// [`ExecError::Shape`](crate::ExecError::Shape) for column groups.
+    /// [`ExecError::Shape`] for column groups.
     pub fn matrix(&self) -> Result<Matrix<'_>> {
         Ok(Matrix::new(self.dtype, self.rows, self.cols, self.bytes())?)
     }

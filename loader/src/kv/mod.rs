@@ -92,13 +92,13 @@ pub trait Kv: Send + Sized {
     /// unused by compression and eviction.
     ///
     /// # Errors
-    /// [`ExecError`](crate::ExecError) if memory runs out.
+    /// [`ExecError`] if memory runs out.
     fn reserve(&mut self, backend: &mut Self::Backend, n: usize) -> Result<()>;
 
     /// Returns a copy of the cache with the same positions.
     ///
     /// # Errors
-    /// [`ExecError`](crate::ExecError) if memory runs out.
+    /// [`ExecError`] if memory runs out.
     fn copied(&self, backend: &mut Self::Backend) -> Result<Self>;
 
     /// Writes `rows` of keys and values `[n, kv_heads, head_size]` of one layer after the stored
@@ -106,7 +106,7 @@ pub trait Kv: Send + Sized {
     /// layers are written.
     ///
     /// # Errors
-    /// [`ExecError::KvRange`](crate::ExecError::KvRange) for a number outside the range of the KV
+    /// [`ExecError::KvRange`] for a number outside the range of the KV
     /// type; the stored positions are unchanged.
     fn append(
         &mut self,
@@ -121,7 +121,7 @@ pub trait Kv: Send + Sized {
     /// `turns [kv_heads, rank, rank]` of keys and of values; `None` if it has none.
     ///
     /// # Errors
-    /// [`ExecError::KvRange`](crate::ExecError::KvRange) for a coordinate outside float16's range;
+    /// [`ExecError::KvRange`] for a coordinate outside float16's range;
     /// nothing has changed then.
     fn set_bases(
         &mut self,
@@ -136,7 +136,7 @@ pub trait Kv: Send + Sized {
     /// [`KvLayout::compress`].
     ///
     /// # Errors
-    /// [`ExecError::KvRange`](crate::ExecError::KvRange) for a coordinate outside float16's range;
+    /// [`ExecError::KvRange`] for a coordinate outside float16's range;
     /// nothing has changed then.
     fn compress(
         &mut self,
@@ -149,7 +149,7 @@ pub trait Kv: Send + Sized {
     /// Returns keys and values of full rows of a layer, `[kv_heads, rows, head_size]` each.
     ///
     /// # Errors
-    /// [`ExecError`](crate::ExecError) of the device.
+    /// [`ExecError`] of the device.
     fn full_rows(
         &self,
         backend: &mut Self::Backend,
@@ -161,7 +161,7 @@ pub trait Kv: Send + Sized {
     /// [`KvLayout::evict`].
     ///
     /// # Errors
-    /// [`ExecError`](crate::ExecError) of the device.
+    /// [`ExecError`] of the device.
     fn keep(&mut self, backend: &mut Self::Backend, layer: usize, kept: &KeptRows) -> Result<()>;
 
     /// Returns the positions of the sequence, including evicted ones.
