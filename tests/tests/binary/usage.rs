@@ -341,13 +341,21 @@ fn negative_numbers_are_values() {
         ),
         (
             &["run", "no.gguf", "-p", "text"],
-            &["-n", "--temp", "--top-k", "--top-p", "--seed", "--threads"],
+            &["--temp", "--top-k", "--top-p", "--seed", "--threads"],
         ),
     ] {
         for option in options {
             assert_names_the_option(command, &[(option, &["-1", "-512"])]);
         }
     }
+    assert_names_the_option(
+        &["run", "no.gguf", "-p", "text"],
+        &[("-n", &["-2", "-512"])],
+    );
+    // Until the model ends, as in llama.cpp.
+    htc!["run", "no.gguf", "-p", "text", "-n", "-1"]
+        .run()
+        .assert_refused(1, &["no.gguf", "no such file"]);
 }
 
 #[test]
