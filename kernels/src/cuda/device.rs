@@ -36,7 +36,7 @@ pub enum DeviceError {
     },
     /// The memory of the device is full.
     #[error("no CUDA device: {name} has no memory left to begin with")]
-    Full {
+    DeviceFull {
         /// Device name.
         name: String,
     },
@@ -131,6 +131,21 @@ pub enum DeviceError {
     },
 }
 
+impl DeviceError {
+    /// Returns true if there is no usable device.
+    pub fn is_unavailable(&self) -> bool {
+        matches!(
+            self,
+            DeviceError::NoDriverLibrary
+                | DeviceError::NoDriver { .. }
+                | DeviceError::NoDevice { .. }
+                | DeviceError::UnknownUuid { .. }
+                | DeviceError::DeviceFull { .. }
+                | DeviceError::TooOld { .. }
+        )
+    }
+}
+
 /// A device allocation, freed on drop after all earlier launches.
 #[allow(
     clippy::len_without_is_empty,
@@ -211,15 +226,26 @@ impl DeviceSpan {
     pub const NULL: DeviceSpan = DeviceSpan { address: 0 };
 }
 
-/// Kernel arguments, with the layout of the struct of the same name in the kernel source.
+/// Kernel arguments, with the layout of a struct in the kernel source.
 ///
 /// # Safety
-/// The type is `repr(C)` without implicit padding and consists of integers, floats and
-/// [`DeviceSpan`]s.
+/// The type is an integer, a float or a [`DeviceSpan`], or consists of such types without padding.
 pub unsafe trait KernelArguments: Copy + 'static {}
 
-/// Defines [`KernelArguments`] of integers, floats, [`DeviceSpan`]s and such arguments; checks that
-/// they have no padding.
+macro_rules! plain_arguments {
+    ($($kind:ty),*) => {
+        $(
+            // SAFETY: of the listed types.
+            unsafe impl KernelArguments for $kind {}
+        )*
+    };
+}
+plain_arguments!(u32, i32, u64, f32, f64, DeviceSpan);
+
+// SAFETY: arrays have no padding.
+unsafe impl<T: KernelArguments, const N: usize> KernelArguments for [T; N] {}
+
+/// Defines [`KernelArguments`] of such arguments; checks that there is no padding.
 macro_rules! kernel_arguments {
     ($($(#[$attribute:meta])* $visibility:vis struct $name:ident {
         $($(#[$field_attribute:meta])* $field_visibility:vis $field:ident: $kind:ty,)*
@@ -232,9 +258,13 @@ macro_rules! kernel_arguments {
                 $($(#[$field_attribute])* $field_visibility $field: $kind,)*
             }
 
-            const _: () = assert!(size_of::<$name>() == 0 $(+ size_of::<$kind>())*, "padding");
+            const _: () = {
+                const fn check<T: crate::cuda::device::KernelArguments>() {}
+                $(check::<$kind>();)*
+                assert!(size_of::<$name>() == 0 $(+ size_of::<$kind>())*, "padding");
+            };
 
-            // SAFETY: of the types above, in the layout of the kernel, without padding.
+            // SAFETY: all fields are such arguments, and there is no padding, as checked above.
             unsafe impl crate::cuda::device::KernelArguments for $name {}
         )*
     };

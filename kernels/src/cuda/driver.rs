@@ -141,7 +141,7 @@ impl Cuda {
         match unsafe { sys::cuDevicePrimaryCtxRetain(&mut context, device) } {
             CUresult::CUDA_ERROR_OUT_OF_MEMORY => {
                 let name = found.name;
-                return Err(DeviceError::Full { name });
+                return Err(DeviceError::DeviceFull { name });
             }
             code => check_driver(code, "opening a device")?,
         }

@@ -49,7 +49,7 @@ pub fn open() -> Cuda {
 
 fn unavailable(which: DeviceSelector) -> DeviceError {
     match Cuda::open(which, CudaOptions::default()) {
-        Err(why) if why.to_string().starts_with("no CUDA device: ") => why,
+        Err(why) if why.is_unavailable() => why,
         other => panic!("{other:?}"),
     }
 }
@@ -117,7 +117,7 @@ pub fn run(name: &str, log: &Path) {
         "a-full-device" => {
             let why = unavailable(DeviceSelector::Index(0));
             let name = "Emulated 0".to_owned();
-            assert_eq!(why, DeviceError::Full { name });
+            assert_eq!(why, DeviceError::DeviceFull { name });
         }
         "devices-by-index-and-identifier" => devices(),
         "code" => code(log),

@@ -19,8 +19,7 @@ pub struct SamplingParameters {
 }
 
 kernel_arguments! {
-    // Layouts as in `draw.cu`.
-
+    /// `Draw` of `draw.cu`.
     struct DrawArgument {
         x: DeviceSpan,
         out: DeviceSpan,

@@ -8,8 +8,7 @@ use crate::cuda::device::{Device, DeviceError, DeviceSpan, Kernel, kernel_argume
 const ROWS_PER_LAUNCH: usize = 128;
 
 kernel_arguments! {
-    // Layouts as in `products.cuh` and `bands.cu`.
-
+    /// `Embed` of `products.cuh`.
     struct Embed {
         w: BlockArrays,
         out: DeviceSpan,
@@ -21,6 +20,7 @@ kernel_arguments! {
         to: [u32; ROWS_PER_LAUNCH],
     }
 
+    /// `Embed` of `bands.cu`.
     struct BandsEmbed {
         w: TilesArgument,
         out: DeviceSpan,

@@ -68,9 +68,9 @@ pub struct KvRows<D: Device> {
 }
 
 kernel_arguments! {
-    // Layouts as in `kv.cuh` and `kv.cu`.
+    // Layouts as in `kv.cu`.
 
-    /// Layout as in `kv.cuh`.
+    /// `KvRows` of `kv.cuh`.
     #[derive(Debug, Default)]
     pub(super) struct KvRowsArgument {
         codes: DeviceSpan,

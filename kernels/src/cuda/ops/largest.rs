@@ -76,7 +76,13 @@ impl<D: Device> TopK<D> {
                     Some(_) => DeviceSpan::NULL,
                 },
                 before: before.unwrap_or(DeviceSpan::NULL),
-                out: byte_span(buffer, "the largest", 4 * at, &[blocks, record], F32_BYTES)?,
+                out: byte_span(
+                    buffer,
+                    "the largest",
+                    at * F32_BYTES,
+                    &[blocks, record],
+                    F32_BYTES,
+                )?,
                 numbers: kernel_count("numbers", numbers)?,
                 most: most as u32,
             };

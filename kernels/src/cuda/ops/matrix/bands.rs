@@ -21,9 +21,7 @@ pub(in super::super) struct ClassRow {
 }
 
 kernel_arguments! {
-    // Layouts as in `bands.cu`.
-
-    /// A matrix whose rows have the same codes, laid out as in `bands.cu`.
+    /// A matrix whose rows have the same codes, `Tiles` of `bands.cu`.
     #[derive(Debug)]
     pub(in super::super) struct TilesArgument {
         /// Words, codes, tables, row scales of codebooks and of trellises, column scales, places; in the

@@ -24,9 +24,7 @@ pub(in super::super) enum Format {
 }
 
 kernel_arguments! {
-    // Layouts as in `blocks.cuh`.
-
-    /// Arrays of a matrix, laid out as in `blocks.cuh`.
+    /// Arrays of a matrix, `Planes` of `blocks.cuh`.
     #[derive(Debug)]
     pub(in super::super) struct BlockArrays {
         pub spans: [DeviceSpan; Format::ARRAYS],

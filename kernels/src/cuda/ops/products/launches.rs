@@ -40,8 +40,7 @@ pub(super) struct ProductOutput {
 pub(super) type Targets<'a, D> = Vec<(&'a DeviceMatrix<D>, ProductOutput)>;
 
 kernel_arguments! {
-    // Layouts as in `blocks.cuh` and `bands.cu`.
-
+    /// `MatrixProduct` of `blocks.cuh`.
     struct MatrixProduct {
         x: DeviceSpan,
         codes: DeviceSpan,
@@ -61,12 +60,14 @@ kernel_arguments! {
         adds: u32,
     }
 
+    /// `Product` of `blocks.cuh`.
     pub(super) struct Product {
         count: u32,
         unused: u32,
         matrices: [MatrixProduct; MAX_MATRICES],
     }
 
+    /// `MatrixProduct` of `bands.cu`.
     struct ColumnGroupProduct {
         w: TilesArgument,
         codes: DeviceSpan,
@@ -81,6 +82,7 @@ kernel_arguments! {
         unused: u32,
     }
 
+    /// `Product` of `bands.cu`.
     struct BandsProduct {
         n: u32,
         count: u32,
