@@ -85,7 +85,7 @@ impl Energy {
 ///
 /// Phases that change between two readings get their parts of the interpolated power, and of a
 /// counter's difference in the same proportion.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct EnergyAccumulator {
     longest_gap: f64,
     given_idle: Option<f64>,
@@ -131,7 +131,12 @@ impl EnergyAccumulator {
         EnergyAccumulator {
             longest_gap: longest_gap.as_secs_f64(),
             given_idle: idle_watts,
-            ..EnergyAccumulator::default()
+            phase: EnergyPhase::default(),
+            now: None,
+            last: None,
+            pending: Default::default(),
+            accounts: Default::default(),
+            resets: 0,
         }
     }
 

@@ -3,10 +3,10 @@
 
 use std::collections::HashMap;
 
-use htc_formats::vocab::{BYTE_LEVEL, Vocabulary, VocabularyError};
+use htc_formats::vocab::{Vocabulary, VocabularyError};
 
+use super::ABSENT;
 use super::queue::{Pair, PairQueue};
-use super::{ABSENT, SPACE};
 
 /// Longest part, because positions are 32-bit; longer ones are cut.
 const MAX_PART: usize = u32::MAX as usize - 4;
@@ -26,21 +26,16 @@ impl MergeList {
         ids: &HashMap<&str, u32>,
     ) -> Result<Self, VocabularyError> {
         let mut pairs = HashMap::with_capacity(vocabulary.merges.len());
-        let is_byte_level = vocabulary.model == BYTE_LEVEL;
-        let mut text = String::new();
+        let text = |left, right| {
+            let [left, right] = [left, right].map(|id: u32| &*vocabulary.tokens[id as usize]);
+            [left, right].concat()
+        };
         for (rank, &(left, right)) in (0..).zip(&vocabulary.merges) {
-            text.clear();
-            text += &vocabulary.tokens[left as usize];
-            text += &vocabulary.tokens[right as usize];
-            let mut token = ids.get(text.as_str());
-            // Texts of user-defined tokens have spaces, since they are matched against raw text.
-            if token.is_none() && !is_byte_level {
-                text = text.replace(' ', SPACE);
-                token = ids.get(text.as_str());
-                token = token.or_else(|| ids.get(text.replace(SPACE, " ").as_str()));
-            }
-            let Some(&token) = token else {
-                return Err(VocabularyError::MergeResult { merge: rank, text });
+            let Some(token) = vocabulary.merge_result(ids, left, right) else {
+                return Err(VocabularyError::MergeResult {
+                    merge: rank,
+                    text: text(left, right),
+                });
             };
             if let Some(MergeRule { rank: first, .. }) =
                 pairs.insert((left, right), MergeRule { rank, token })
@@ -48,7 +43,7 @@ impl MergeList {
                 return Err(VocabularyError::DuplicateMerge {
                     first,
                     second: rank,
-                    text,
+                    text: text(left, right),
                 });
             }
         }
