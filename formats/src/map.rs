@@ -65,6 +65,16 @@ impl Drop for MappedFile {
     }
 }
 
+/// Makes a write beyond the limit of file sizes (`ulimit -f`) an error instead of SIGXFSZ, which
+/// ends the process. Libraries should not call it, because signals belong to the program.
+pub fn ignore_file_size_signal() {
+    #[cfg(unix)]
+    // SAFETY: SIG_IGN installs no handler.
+    unsafe {
+        libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
+    }
+}
+
 /// Installs a SIGBUS handler: if a mapped file was truncated, the process exits with code 1 and
 /// `PROGRAM: error: FILE: ...` on standard error. Libraries should not call it, because signals
 /// belong to the program.

@@ -10,37 +10,23 @@ use std::path::{Path, PathBuf};
 /// Error returned when a file cannot be opened or mapped, or a folder cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "fields that the messages name")]
+#[error("{}: {}", self.path().display(), self.reason())]
 pub enum OpenError {
     /// A system call failed.
-    #[error("{}: {}", path.display(), describe_io_error(error))]
     Io { path: PathBuf, error: io::Error },
     /// The path is a folder.
-    #[error("{}: this is a folder; name the file in it", path.display())]
     Folder { path: PathBuf },
     /// The path is a pipe, socket or device, which cannot be mapped.
-    #[error("{}: this is not a regular file; copy its contents to one", path.display())]
     NotAFile { path: PathBuf },
     /// A link leads out of the model's folder.
-    #[error(
-        "{}: this link leads out of the model's folder, to {}; put the file itself into the folder",
-        path.display(),
-        target.display()
-    )]
     LinkOutsideFolder { path: PathBuf, target: PathBuf },
     /// The file is empty.
-    #[error("{}: the file is empty; copy or download it again", path.display())]
     Empty { path: PathBuf },
     /// The file stands for one that Git LFS has not fetched.
-    #[error(
-        "{}: a pointer of Git LFS, expected the file itself; run `git lfs pull` in its repository, or download it again",
-        path.display()
-    )]
     LfsPointer { path: PathBuf },
     /// The path is not a folder.
-    #[error("{}: a link or a file where a folder of htc's own should be; remove it", path.display())]
     NotAFolder { path: PathBuf },
     /// The folder belongs to the user with the ID `owner`.
-    #[error("{}: this folder belongs to another user ({owner})", path.display())]
     ForeignOwner { path: PathBuf, owner: u32 },
 }
 
@@ -70,39 +56,53 @@ impl OpenError {
 
     /// Returns the error without the name of the file or folder.
     pub fn into_io(self) -> io::Error {
-        let said = match self {
+        let kind = match self {
             OpenError::Io { error, .. } => return error,
-            OpenError::Folder { .. } => return io::ErrorKind::IsADirectory.into(),
+            OpenError::Folder { .. } => io::ErrorKind::IsADirectory,
+            OpenError::ForeignOwner { .. } => io::ErrorKind::PermissionDenied,
+            _ => io::ErrorKind::Other,
+        };
+        io::Error::new(kind, self.reason())
+    }
+
+    fn path(&self) -> &Path {
+        match self {
+            OpenError::Io { path, .. }
+            | OpenError::Folder { path }
+            | OpenError::NotAFile { path }
+            | OpenError::LinkOutsideFolder { path, .. }
+            | OpenError::Empty { path }
+            | OpenError::LfsPointer { path }
+            | OpenError::NotAFolder { path }
+            | OpenError::ForeignOwner { path, .. } => path,
+        }
+    }
+
+    fn reason(&self) -> String {
+        let reason = match self {
+            OpenError::Io { error, .. } => return describe_io_error(error),
+            OpenError::LinkOutsideFolder { target, .. } => {
+                return format!(
+                    "this link leads out of the model's folder, to {}; put the file itself into the \
+                     folder",
+                    target.display()
+                );
+            }
             OpenError::ForeignOwner { owner, .. } => {
-                let said = format!("this folder belongs to another user ({owner})");
-                return io::Error::new(io::ErrorKind::PermissionDenied, said);
+                return format!("this folder belongs to another user ({owner})");
             }
-            OpenError::LinkOutsideFolder { target, .. } => format!(
-                "this link leads out of the model's folder, to {}",
-                target.display()
-            ),
-            OpenError::NotAFile { .. } => {
-                "this is not a regular file; copy its contents to one".to_owned()
-            }
-            OpenError::Empty { .. } => "the file is empty".to_owned(),
+            OpenError::Folder { .. } => "this is a folder; name the file in it",
+            OpenError::NotAFile { .. } => "this is not a regular file; copy its contents to one",
+            OpenError::Empty { .. } => "the file is empty; copy or download it again",
             OpenError::LfsPointer { .. } => {
-                "a pointer of Git LFS, expected the file itself; run `git lfs pull`".to_owned()
+                "a pointer of Git LFS, expected the file itself; run `git lfs pull` in its \
+                 repository, or download it again"
             }
             OpenError::NotAFolder { .. } => {
-                "a link or a file where a folder of htc's own should be; remove it".to_owned()
+                "a link or a file where a folder of htc's own should be; remove it"
             }
         };
-        io::Error::other(said)
-    }
-}
-
-/// Makes a write beyond the limit of file sizes (`ulimit -f`) an error instead of SIGXFSZ, which ends
-/// the process. Libraries should not call it, because signals belong to the program.
-pub fn ignore_file_size_signal() {
-    #[cfg(unix)]
-    // SAFETY: SIG_IGN installs no handler.
-    unsafe {
-        libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
+        reason.to_owned()
     }
 }
 

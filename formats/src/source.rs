@@ -66,9 +66,9 @@ pub struct ModelFile {
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "fields that the messages name")]
 pub enum SourceError {
-    /// A file could not be mapped.
+    /// A file cannot be opened or mapped.
     #[error(transparent)]
-    Map(#[from] OpenError),
+    Open(#[from] OpenError),
     /// A GGUF file is invalid, or no part of its split model.
     #[error("{}: {error}", path.display())]
     Gguf { path: PathBuf, error: GgufError },

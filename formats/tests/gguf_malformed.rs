@@ -31,7 +31,7 @@ fn open_error(name: &str, contents: Option<&[u8]>) -> SourceError {
 fn missing_file_is_refused() {
     let error = open_error("absent.gguf", None);
     assert!(
-        matches!(error, SourceError::Map(OpenError::Io { .. })),
+        matches!(error, SourceError::Open(OpenError::Io { .. })),
         "{error}"
     );
 }
@@ -40,7 +40,7 @@ fn missing_file_is_refused() {
 fn empty_file_is_refused() {
     let error = open_error("empty.gguf", Some(b""));
     assert!(
-        matches!(error, SourceError::Map(OpenError::Empty { .. })),
+        matches!(error, SourceError::Open(OpenError::Empty { .. })),
         "{error}"
     );
 }
@@ -50,7 +50,7 @@ fn folder_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let error = Gguf::open(folder.path()).unwrap_err();
     assert!(
-        matches!(error, SourceError::Map(OpenError::Folder { .. })),
+        matches!(error, SourceError::Open(OpenError::Folder { .. })),
         "{error}"
     );
 }
@@ -60,7 +60,7 @@ fn folder_is_refused() {
 fn device_is_refused() {
     let error = Gguf::open("/dev/null").unwrap_err();
     assert!(
-        matches!(error, SourceError::Map(OpenError::NotAFile { .. })),
+        matches!(error, SourceError::Open(OpenError::NotAFile { .. })),
         "{error}"
     );
 }

@@ -9,9 +9,9 @@
 
 mod htz_common;
 
-use htc_formats::DType;
 use htc_formats::htz::{Htz, HtzError, Record, Section};
 use htc_formats::model::ProjectionKind;
+use htc_formats::{CodecError, DType};
 use htz_common::{
     Choice, forged, hyper, json, mixed, model, put_manifest, refused, refuses, reseal,
     reseal_header,
@@ -43,7 +43,10 @@ fn another_kind_of_file() {
         assert!(matches!(fault, HtzError::Magic { .. }), "{fault}");
         assert!(!fault.to_string().contains('\n'));
     }
-    assert!(matches!(Htz::parse(&&b""[..]), Err(HtzError::Truncated(_))));
+    assert!(matches!(
+        Htz::parse(&&b""[..]),
+        Err(HtzError::Decode(CodecError::Truncated { .. }))
+    ));
 }
 
 #[test]
@@ -532,5 +535,3 @@ fn a_section_that_is_misplaced_or_overlaps_the_end() {
     refuses!(HtzError::FileLength { .. }, [""], |json| json["sections"] =
         json!([]));
 }
-
-// Plan.

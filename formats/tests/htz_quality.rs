@@ -109,7 +109,7 @@ fn without_a_draft_no_space_is_reserved() {
     put(folder.path(), None).unwrap();
     assert!(fs::read(&path).unwrap() == before);
     fs::remove_file(&path).unwrap();
-    assert!(matches!(put(folder.path(), None), Err(HtzError::Map(_))));
+    assert!(matches!(put(folder.path(), None), Err(HtzError::Open(_))));
     assert!(!path.exists());
 }
 

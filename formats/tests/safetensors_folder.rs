@@ -204,7 +204,7 @@ fn folder_requires_configuration_and_weights() {
     let missing = folder.path().join("missing");
     assert!(matches!(
         ModelFile::open_folder(&missing).unwrap_err(),
-        SourceError::Map(OpenError::Io { .. })
+        SourceError::Open(OpenError::Io { .. })
     ));
 }
 
@@ -217,13 +217,13 @@ fn non_regular_and_oversized_files_are_refused() {
         fs::write(&path, "").unwrap();
         assert!(matches!(
             open_error(folder.path(), name),
-            SourceError::Map(OpenError::Empty { .. })
+            SourceError::Open(OpenError::Empty { .. })
         ));
         fs::remove_file(&path).unwrap();
         fs::create_dir(&path).unwrap();
         assert!(matches!(
             open_error(folder.path(), name),
-            SourceError::Map(OpenError::Folder { .. })
+            SourceError::Open(OpenError::Folder { .. })
         ));
     }
     for (name, limit) in [

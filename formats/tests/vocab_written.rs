@@ -179,3 +179,31 @@ fn vocabulary_round_trips_through_a_folder() {
         assert!(found == vocabulary, "{}", path.display());
     }
 }
+
+/// `tokenizers` refuses a merge whose result is not in its vocabulary.
+#[test]
+fn written_merges_make_tokens_of_the_written_vocabulary() {
+    let mut runs = letters(SENTENCE_PIECE);
+    for (text, kind) in [
+        ("▁", TokenKind::Normal),
+        ("▁a", TokenKind::Normal),
+        ("   ", TokenKind::UserDefined),
+    ] {
+        runs.tokens.push(text.to_owned());
+        runs.kinds.push(kind);
+    }
+    runs.merges = vec![(9, 9), (7, 9), (9, 3), (3, 4)];
+    let written = HuggingFaceFiles::from_vocabulary(&runs, 64);
+    let written = written.tokenizer_json.unwrap();
+    let written: serde_json::Value = serde_json::from_slice(&written).unwrap();
+    let merges = written["model"]["merges"].as_array().unwrap();
+    let texts = |merge: &serde_json::Value| -> [String; 2] {
+        [0, 1].map(|part| merge[part].as_str().unwrap().to_owned())
+    };
+    let merges: Vec<[String; 2]> = merges.iter().map(texts).collect();
+    assert_eq!(merges, [["▁", "a"], ["a", "b"]]);
+    for merge in merges {
+        let result = merge.concat();
+        assert!(written["model"]["vocab"].get(&result).is_some(), "{result}");
+    }
+}

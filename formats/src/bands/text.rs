@@ -97,9 +97,9 @@ impl FromStr for Codes {
 
 crate::serde_as_text!(Codes);
 
-/// Returns the number of column groups that the text of a [`CodeLayout`](super::CodeLayout)
-/// describes, without expanding it: of all classes. Runs that no row has are left to its parser,
-/// which refuses them.
+/// Returns the number of column groups of all classes in the text of a
+/// [`CodeLayout`](super::CodeLayout), without expanding it. Ignores runs that are longer than any
+/// row, which the parser refuses.
 pub(crate) fn count_groups(text: &str) -> usize {
     let counts = text.split('x').skip(1).filter_map(|run| {
         let digits = run.find(|c: char| !c.is_ascii_digit());

@@ -4,14 +4,12 @@
 //! of parts (`split.count`) and the total number of tensors (`split.tensors.count`).
 
 use std::collections::HashMap;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::{ALIGNMENT_KEY, Gguf, GgufError};
 use crate::limits;
 use crate::map::MappedFile;
-use crate::open::OpenError;
 use crate::source::SourceError;
 
 const NUMBER: &str = "split.no";
@@ -163,10 +161,10 @@ impl PartNames {
     fn open(&self, part: usize) -> Result<Gguf, SourceError> {
         let name = format!("{}{}", self.prefix, part_suffix(part, self.count));
         match MappedFile::open_inside(&self.folder, &name) {
-            Err(OpenError::Io { path, error }) if error.kind() == io::ErrorKind::NotFound => {
-                let error = GgufError::MissingPart { count: self.count };
-                Err(SourceError::Gguf { path, error })
-            }
+            Err(error) if error.is_not_found() => Err(SourceError::Gguf {
+                path: self.folder.join(&name),
+                error: GgufError::MissingPart { count: self.count },
+            }),
             Err(error) => Err(error.into()),
             Ok(map) => Gguf::from_map(map),
         }

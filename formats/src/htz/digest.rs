@@ -5,6 +5,8 @@ use std::str::FromStr;
 
 use sha2::{Digest as _, Sha256};
 
+use super::HtzError;
+
 /// A SHA-256 digest.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Digest(pub [u8; 32]);
@@ -13,6 +15,19 @@ impl Digest {
     /// Computes the digest of `bytes`.
     pub fn of_bytes(bytes: &[u8]) -> Digest {
         Digest(Sha256::digest(bytes).into())
+    }
+
+    /// Checks that the bytes of an item, e.g. `section tokenizer`, have this digest.
+    pub(super) fn verify(self, item: impl fmt::Display, bytes: &[u8]) -> Result<(), HtzError> {
+        let found = Digest::of_bytes(bytes);
+        if found == self {
+            return Ok(());
+        }
+        Err(HtzError::Digest {
+            item: item.to_string(),
+            expected: self,
+            found,
+        })
     }
 }
 

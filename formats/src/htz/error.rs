@@ -31,9 +31,9 @@ pub enum HtzError {
         /// First bytes, escaped.
         found: String,
     },
-    /// The bytes end too early, or a text in them is not UTF-8.
+    /// Bytes do not decode.
     #[error(transparent)]
-    Truncated(#[from] CodecError),
+    Decode(#[from] CodecError),
     /// The major version is not supported.
     #[error(
         "format {found}.x is not supported, only 1.x and {FORMAT_MAJOR}.x; use the release of htc \
@@ -131,7 +131,7 @@ pub enum HtzError {
     Digest {
         /// The item: `the header`, `tensor blk.0.attn_q.weight`, `section tokenizer`.
         item: String,
-        /// Digest in the manifest.
+        /// Stored digest.
         expected: Digest,
         /// Computed digest.
         found: Digest,
@@ -175,22 +175,22 @@ pub enum HtzError {
         needed: u64,
     },
     /// The file is not one of a trained draft.
-    #[error("not a file of what a draft learnt; give another, or remove it to begin anew")]
+    #[error("not a trained draft; pass another file, or delete this one to start over")]
     NotTrainedDraft,
     /// The version of a file of a trained draft is not supported.
-    #[error("version {found} of what a draft learnt, expected {VERSION}; remove it to begin anew")]
+    #[error("trained draft of version {found}, expected {VERSION}; delete the file to start over")]
     TrainedDraftVersion {
         /// Version of the file.
         found: u16,
     },
     /// A file of a trained draft is too large.
-    #[error("{found} bytes, expected at most {MAX_TRAINED_DRAFT_BYTES}")]
+    #[error("the trained draft has {found} bytes, expected at most {MAX_TRAINED_DRAFT_BYTES}")]
     TrainedDraftTooLarge {
         /// Bytes of the file.
         found: u64,
     },
     /// The content of a file of a trained draft is invalid.
-    #[error("the file is damaged: {damage}; remove it to begin anew")]
+    #[error("the trained draft is damaged: {damage}; delete the file to start over")]
     DamagedTrainedDraft {
         /// Description of the error.
         damage: String,
@@ -231,9 +231,9 @@ pub enum HtzError {
         /// Bytes of the whole artifact.
         needed: u64,
     },
-    /// The file cannot be mapped.
+    /// The file cannot be opened or mapped.
     #[error(transparent)]
-    Map(#[from] OpenError),
+    Open(#[from] OpenError),
     /// Any other failure of the system.
     #[error("cannot {action} {}: {source}", path.display())]
     Io {

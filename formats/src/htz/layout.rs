@@ -1,6 +1,5 @@
 //! Constants of the format, and the fixed header.
 
-use super::reader::verify;
 use super::{Digest, HtzError};
 use crate::wire::{self, Cursor};
 
@@ -84,7 +83,7 @@ impl Header {
         let mut cursor = Cursor::new(file);
         let covered = cursor.array::<DIGESTED_BYTES>()?;
         let expected = Digest(cursor.array()?);
-        verify("the header", &covered, expected)?;
+        expected.verify("the header", &covered)?;
         let refuse = |field, expected: String, found| {
             Err(HtzError::Header {
                 field,

@@ -9,8 +9,7 @@ use serde::{Deserialize, Deserializer};
 
 use super::layout::{Header, KERNELS, TOKENIZER};
 use super::{
-    Digest, HtzError, KernelCode, Manifest, SectionEntry, TensorEntry, check, features, section,
-    version_1,
+    HtzError, KernelCode, Manifest, SectionEntry, TensorEntry, check, features, section, version_1,
 };
 use crate::bands;
 use crate::bounded_json;
@@ -35,7 +34,7 @@ impl Htz {
     /// Maps and validates the artifact at `path`.
     ///
     /// # Errors
-    /// [`HtzError::Map`], and the errors of [`parse`](Htz::parse) inside [`HtzError::InFile`].
+    /// [`HtzError::Open`], and the errors of [`parse`](Htz::parse) inside [`HtzError::InFile`].
     pub fn open(path: impl AsRef<Path>) -> Result<Htz, HtzError> {
         Htz::from_map(MappedFile::open(path)?)
     }
@@ -64,7 +63,7 @@ impl<B: Deref<Target: Deref<Target = [u8]>>> Htz<B> {
         let header = Header::decode(file)?;
         let data_offset = usize::try_from(header.data_offset()).unwrap_or(usize::MAX);
         let text = file.get(super::HEADER_BYTES..data_offset).unwrap_or(&[]);
-        verify("the manifest", text, header.manifest_sha256)?;
+        header.manifest_sha256.verify("the manifest", text)?;
         let manifest = parse_manifest(text, &header)?;
         check::check_contents(&manifest)?;
         let end = check::check_layout(&manifest, header.data_offset())?;
@@ -151,7 +150,7 @@ impl<B: Deref<Target: Deref<Target = [u8]>>> Htz<B> {
     /// [`HtzError::Digest`].
     pub fn verify_tensor(&self, entry: &TensorEntry) -> Result<(), HtzError> {
         let item = format_args!("tensor {}", entry.role);
-        verify(item, self.tensor_bytes(entry), entry.sha256)
+        entry.sha256.verify(item, self.tensor_bytes(entry))
     }
 
     /// Compares a section of this artifact with its digest.
@@ -160,7 +159,7 @@ impl<B: Deref<Target: Deref<Target = [u8]>>> Htz<B> {
     /// [`HtzError::Digest`].
     pub fn verify_section(&self, entry: &SectionEntry) -> Result<(), HtzError> {
         let item = format!("section {}", escape_truncated(&entry.name));
-        verify(item, self.section_bytes(entry), entry.sha256)
+        entry.sha256.verify(item, self.section_bytes(entry))
     }
 
     /// Checks that all padding bytes are zero.
@@ -228,18 +227,6 @@ pub struct VerifiedItem<'a> {
     pub bytes: u64,
     /// The error, if any.
     pub error: Option<&'a HtzError>,
-}
-
-pub(super) fn verify(item: impl Display, bytes: &[u8], expected: Digest) -> Result<(), HtzError> {
-    let found = Digest::of_bytes(bytes);
-    if found == expected {
-        return Ok(());
-    }
-    Err(HtzError::Digest {
-        item: item.to_string(),
-        expected,
-        found,
-    })
 }
 
 /// Parses the manifest. The bytes of the file bound the column groups that it describes: a short

@@ -5,6 +5,8 @@ mod hugging_face;
 mod pre;
 mod to_gguf;
 
+use std::collections::HashMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::gguf::GgufError;
@@ -287,6 +289,25 @@ impl Vocabulary {
         self.tokens.get(id as usize).map_or("", String::as_str)
     }
 
+    /// Returns true for a token that is matched before the text is split or merged.
+    fn is_user_defined(&self, id: u32) -> bool {
+        self.kinds.get(id as usize) == Some(&TokenKind::UserDefined)
+    }
+
+    /// Returns the token that a merge makes: the one with the texts of both parts; `ids` are those of
+    /// the texts. In a SentencePiece vocabulary user-defined tokens have a space where others have
+    /// U+2581, since they are matched against raw text.
+    pub fn merge_result(&self, ids: &HashMap<&str, u32>, left: u32, right: u32) -> Option<u32> {
+        let text = [self.text(left), self.text(right)].concat();
+        let found = ids.get(text.as_str());
+        if self.model == BYTE_LEVEL {
+            return found.copied();
+        }
+        let stored = || ids.get(text.replace(' ', "\u{2581}").as_str());
+        let raw = || ids.get(text.replace('\u{2581}', " ").as_str());
+        found.or_else(stored).or_else(raw).copied()
+    }
+
     /// Returns true if a reader of format 1.0 would tokenise texts differently.
     pub fn needs_format_1_1(&self) -> bool {
         let Vocabulary {
@@ -381,7 +402,7 @@ impl Vocabulary {
         }
     }
 
-    /// Checks what a tokenizer needs in addition to [`validate`](Vocabulary::validate): special
+    /// Checks the requirements of a tokenizer beyond [`validate`](Vocabulary::validate): special
     /// tokens that are added exist, byte tokens name bytes, and the text of special tokens is
     /// within [`limits`].
     ///

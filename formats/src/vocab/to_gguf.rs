@@ -105,10 +105,7 @@ impl Vocabulary {
         let ids: HashMap<&str, u32> = self.tokens.iter().map(String::as_str).zip(0..).collect();
         let merges = self.merges.iter();
         merges
-            .map(|&(left, right)| {
-                ids.get(format!("{}{}", self.text(left), self.text(right)).as_str())
-                    .copied()
-            })
+            .map(|&(left, right)| self.merge_result(&ids, left, right))
             .collect()
     }
 
@@ -127,8 +124,14 @@ impl Vocabulary {
     /// Returns true if the merges are equivalent to scores: every pair of tokens that forms a
     /// merged token is a merge, and merges of the same token are adjacent.
     fn merges_are_scores(&self) -> bool {
-        // Runs of spaces that are user-defined tokens are matched before merges.
-        let made: Vec<u32> = self.merged_tokens().into_iter().flatten().collect();
+        let Some(mut made) = self
+            .merged_tokens()
+            .into_iter()
+            .collect::<Option<Vec<u32>>>()
+        else {
+            return false;
+        };
+        made.retain(|&token| !self.is_user_defined(token));
         let mut runs = made.clone();
         runs.dedup();
         let distinct: HashSet<u32> = made.iter().copied().collect();

@@ -48,7 +48,12 @@ pub fn forged(file: &[u8], change: impl FnOnce(&mut serde_json::Value)) -> Vec<u
 
 /// Returns the fault of an artifact with a changed manifest, and its message.
 pub fn refused(change: impl FnOnce(&mut Value)) -> (HtzError, String) {
-    let file = forged(&mixed().bytes(), change);
+    refused_in(&mixed().bytes(), change)
+}
+
+/// The same of another artifact.
+pub fn refused_in(file: &[u8], change: impl FnOnce(&mut Value)) -> (HtzError, String) {
+    let file = forged(file, change);
     let fault = Htz::parse(&file).expect_err("the fault is found");
     let message = fault.to_string();
     assert!(!message.contains('\n'), "{message}");

@@ -30,7 +30,9 @@ use htc_formats::vocab::{TokenKind, Vocabulary};
 
 pub use banded::{banded, bands, classed, padded, rotated, tabled};
 pub(crate) use forge::refuses;
-pub use forge::{data_offset, forged, json, put_manifest, refused, reseal, reseal_header};
+pub use forge::{
+    data_offset, forged, json, put_manifest, refused, refused_in, reseal, reseal_header,
+};
 pub use kv::{based, with_kv_bases};
 pub use planes::{planes_behind_kv_bases, refined};
 pub use records::{allocated, kernels, treated, with_kernels};

@@ -1,4 +1,5 @@
 use super::*;
+use crate::CodecError;
 
 fn code() -> KernelCode {
     let image = |minor, form, bytes: &[u8]| CodeImage {
@@ -32,7 +33,10 @@ fn truncated_or_extended_record_is_refused() {
     let mut bytes = code().to_bytes();
     for length in 0..bytes.len() {
         let fault = KernelCode::parse(&bytes[..length]).unwrap_err();
-        assert!(matches!(fault, HtzError::Truncated(_)), "{length}");
+        assert!(
+            matches!(fault, HtzError::Decode(CodecError::Truncated { .. })),
+            "{length}"
+        );
     }
     bytes.push(0);
     let fault = KernelCode::parse(&bytes).unwrap_err().to_string();

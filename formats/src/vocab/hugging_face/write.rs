@@ -195,10 +195,13 @@ fn post_processor(vocabulary: &Vocabulary) -> Value {
 }
 
 fn merges(vocabulary: &Vocabulary) -> Vec<[&str; 2]> {
+    let byte_level = vocabulary.model == BYTE_LEVEL;
     if vocabulary.scores.is_empty() {
         let merges = vocabulary.merges.iter().zip(vocabulary.merged_tokens());
-        // Runs of spaces that are user-defined tokens are matched before merges.
-        let merges = merges.filter(|(_, result)| result.is_some());
+        // Without effect, and for `tokenizers` the texts of both parts must be that of the result.
+        let merges = merges.filter(|(_, result)| {
+            !result.is_some_and(|token| !byte_level && vocabulary.is_user_defined(token))
+        });
         return merges
             .map(|(&(left, right), _)| [vocabulary.text(left), vocabulary.text(right)])
             .collect();

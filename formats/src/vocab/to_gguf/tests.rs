@@ -26,3 +26,16 @@ fn merges_become_scores_if_equivalent() {
     let torn = merged(&tokens, &[(1, 2), (0, 3), (0, 1), (4, 2)]);
     assert!(!torn.merges_are_scores());
 }
+
+#[test]
+fn merges_of_user_defined_runs_of_spaces_need_no_scores() {
+    let merges = [(0, 0), (2, 0), (0, 1)];
+    let mut runs = merged(&["▁", "a", "  ", "   ", "▁a"], &merges);
+    runs.kinds[2] = TokenKind::UserDefined;
+    runs.kinds[3] = TokenKind::UserDefined;
+    let made: Vec<u32> = runs.merged_tokens().into_iter().flatten().collect();
+    assert_eq!(made, [2, 3, 4]);
+    assert!(runs.merges_are_scores());
+    runs.merges.push((4, 1));
+    assert!(!runs.merges_are_scores(), "the result is no token");
+}
