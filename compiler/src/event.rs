@@ -1,14 +1,15 @@
 //! Progress events and cancellation.
 
+use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::{fmt, io};
 
 use thiserror::Error;
 
 use crate::options::Treatment;
 use crate::system::ordered;
+use crate::system::ordered::ThreadError;
 
 /// Progress event.
 #[derive(Clone, Copy, Debug)]
@@ -161,7 +162,7 @@ impl<'a> Progress<'a> {
     ///
     /// # Errors
     /// That of the first failed job, or [`Cancelled`].
-    pub(crate) fn run_steps<T: Send, E: Send + From<io::Error> + From<Cancelled>>(
+    pub(crate) fn run_steps<T: Send, E: Send + From<ThreadError> + From<Cancelled>>(
         &self,
         threads: usize,
         jobs: usize,

@@ -14,7 +14,7 @@ fn main() -> ExitCode {
             "warning: files that are lost will not be named: {error}"
         ));
     }
-    htc_formats::open::ignore_file_size_signal();
+    htc_formats::map::ignore_file_size_signal();
     match Cli::try_parse() {
         Ok(cli) => {
             let task = Task::from_command(&cli.command);

@@ -4,10 +4,9 @@
     reason = "a doc comment on a group of options would become help text"
 )]
 
-use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::builder::{OsStringValueParser, TypedValueParser as _};
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
 use htc_loader::device::DeviceChoice;
 use htc_loader::dial::ActiveFraction;
@@ -114,7 +113,7 @@ pub struct CompileArgs {
     #[arg(value_name = "IN")]
     pub input: PathBuf,
     /// Artifact to write (.htz)
-    #[arg(short, long, value_name = "OUT", value_parser = OsStringValueParser::new().try_map(parse_artifact_path))]
+    #[arg(short, long, value_name = "OUT", value_parser = artifact_path())]
     pub output: PathBuf,
     #[command(flatten)]
     pub request: CompileRequest,
@@ -235,30 +234,54 @@ pub struct EvalArgs {
     pub json: bool,
 }
 
-/// Refuses `-`, which other programs take for standard output.
-fn parse_output_path(text: OsString) -> Result<PathBuf, String> {
-    if text == "-" {
-        return Err("it cannot be written to standard output; name a file".into());
-    }
-    Ok(text.into())
+/// Parses the path of an output; refuses `-`, which other programs take for standard output.
+fn output_path() -> impl TypedValueParser<Value = PathBuf> {
+    OsStringValueParser::new().try_map(|text| {
+        if text == "-" {
+            return Err("this output cannot go to standard output; name a file");
+        }
+        Ok(PathBuf::from(text))
+    })
 }
 
-/// Refuses the names of other formats as well.
-fn parse_artifact_path(text: OsString) -> Result<PathBuf, String> {
-    let path = parse_output_path(text)?;
-    let extension = path.extension().and_then(|extension| extension.to_str());
-    match extension.map(str::to_ascii_lowercase).as_deref() {
-        Some("gguf") => Err(
-            "an artifact is a .htz; write one, then `htc export OUT.htz -o OUT.gguf` converts it"
-                .into(),
+/// Parses the path of a file of one format; refuses the extensions of others, each with a remedy.
+fn path_of_format<const N: usize>(
+    others: [(&'static str, &'static str); N],
+) -> impl TypedValueParser<Value = PathBuf> {
+    output_path().try_map(move |path: PathBuf| {
+        let extension = path.extension().unwrap_or_default();
+        match others
+            .iter()
+            .find(|(other, _)| extension.eq_ignore_ascii_case(other))
+        {
+            Some((_, remedy)) => Err(*remedy),
+            None => Ok(path),
+        }
+    })
+}
+
+fn artifact_path() -> impl TypedValueParser<Value = PathBuf> {
+    path_of_format([
+        (
+            "gguf",
+            "an artifact is a .htz; write one, then `htc export OUT.htz -o OUT.gguf` converts it",
         ),
-        Some("safetensors") => Err(
+        (
+            "safetensors",
             "an artifact is a .htz; write one, then `htc export OUT.htz --to-safetensors DIR` \
-             converts it"
-                .into(),
+             converts it",
         ),
-        _ => Ok(path),
-    }
+    ])
+}
+
+fn gguf_path() -> impl TypedValueParser<Value = PathBuf> {
+    path_of_format([
+        ("htz", "this output is a GGUF; name a .gguf"),
+        (
+            "safetensors",
+            "this output is a GGUF; name a .gguf, or pass --to-safetensors DIR instead",
+        ),
+    ])
 }
 
 fn parse_fraction(text: &str) -> Result<ActiveFraction, String> {

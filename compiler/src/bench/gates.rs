@@ -248,7 +248,7 @@ fn limit() -> String {
 fn parse(path: &Path, bytes: &[u8]) -> Result<Vec<Gate>, BenchError> {
     let gates: Vec<Gate> = serde_json::from_slice(bytes).map_err(|error| {
         let show = |message: &str| escape(message).into_owned();
-        FileError::syntax(path, EXPECTED, &error, show, "")
+        FileError::syntax(path, EXPECTED, &error, show, "correct the file")
     })?;
     match gates.len() {
         0 => Err(BenchError::NoGates(path.into())),

@@ -160,7 +160,7 @@ fn unsuitable(path: &Path) -> impl Fn(&'static str, String, &'static str) -> Fil
 fn parse(path: &Path, bytes: &[u8]) -> Result<Record, FileError> {
     let record: Record = serde_json::from_slice(bytes).map_err(|error| {
         let expected = "the JSON of `htc bench`";
-        FileError::syntax(path, expected, &error, shorten, "; measure again")
+        FileError::syntax(path, expected, &error, shorten, "measure again")
     })?;
     let other = unsuitable(path);
     if (&record.kind[..], record.schema) != ("benchmark", SCHEMA) {

@@ -29,7 +29,7 @@ impl fmt::Display for Stage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Stage::Layer(layer) => write!(f, "layer {layer}"),
-            Stage::Head => f.write_str("in front of the head"),
+            Stage::Head => f.write_str("before the head"),
         }
     }
 }
@@ -98,7 +98,7 @@ pub enum PassError {
     },
     /// An activation or a gradient is infinite or not a number.
     #[error(
-        "{}: {place}: {what} is not finite on this text; the model is damaged, or computes beyond float32",
+        "{}: {place}: {quantity} is not finite on this text; the model is damaged, or computes beyond float32",
         path.display()
     )]
     NotFinite {
@@ -107,7 +107,7 @@ pub enum PassError {
         /// Location of the first such number.
         place: String,
         /// Name of the number.
-        what: &'static str,
+        quantity: &'static str,
     },
     /// Fewer tokens are requested than a window has.
     #[error(
@@ -247,7 +247,7 @@ pub enum PassError {
     },
     /// A forward pass of an evaluation failed.
     #[error(transparent)]
-    Evaluate(#[from] ExecError),
+    Evaluate(ExecError),
     /// A forward pass of the reference of an evaluation failed.
     #[error(transparent)]
     Reference(ExecError),

@@ -289,7 +289,7 @@ impl<'a> ForwardPass<'a> {
         PassError::NotFinite {
             path,
             place: stage.to_string(),
-            what: "an activation",
+            quantity: "an activation",
         }
     }
 }

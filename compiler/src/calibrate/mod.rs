@@ -23,6 +23,7 @@ use std::sync::Arc;
 
 use htc_formats::htz::Digest;
 use htc_formats::model::{ActivationPoint, HyperParameters};
+use htc_formats::source::ModelFile;
 use htc_loader::Model;
 use htc_loader::kv::KvType;
 use htc_loader::tokenizer::Tokenizer;
@@ -403,6 +404,14 @@ fn tokenizer(model: &Model) -> Result<Tokenizer, PassError> {
     };
     let vocabulary = model.file().vocabulary.clone();
     Tokenizer::new(vocabulary.map_err(failed)?).map_err(failed)
+}
+
+/// Binds a model for passes of a text.
+pub(crate) fn bind(file: &ModelFile) -> Result<Model, PassError> {
+    Model::bind(file.clone()).map_err(|error| PassError::Load {
+        path: file.path.clone(),
+        error,
+    })
 }
 
 #[cfg(test)]

@@ -168,8 +168,11 @@ fn statistics_match_the_observed_vectors() {
         |identity, extent| StoredLayer::open(&folder, name, identity, &hyper, extent, |_| ());
     let stored = open(identity, EXTENT).unwrap();
     assert_eq!(stored.stream_digest(), Digest::of_bytes(b"stream"));
-    let sites = block_inputs(&hyper, 0).into_iter().map(|input| input.point);
-    for site in sites.clone() {
+    use ActivationPoint::{Attention, AttentionOutput, Ffn, FfnHidden};
+    let sites = [Attention, AttentionOutput, Ffn, FfnHidden];
+    let inputs = block_inputs(&hyper, 0).into_iter();
+    assert!(inputs.map(|input| input.point).eq(sites));
+    for site in sites {
         let (moment, x) = (stored.site(site), of(Point::Input(site)));
         let (mean, second) = moments(x, moment.mean.len());
         assert_eq!(moment.count as usize, x.len() / mean.len());

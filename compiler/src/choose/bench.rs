@@ -12,7 +12,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Selection, TrialError};
-use crate::calibrate::PassError;
+use crate::calibrate;
 use crate::calibrate::windows::Windows;
 use crate::event::{Event, Progress};
 use crate::make::{Artifact, AxiomSearch};
@@ -84,10 +84,7 @@ pub(super) struct CandidateEvaluator<'a> {
 impl<'a> CandidateEvaluator<'a> {
     pub(super) fn new(selection: Selection<'a>) -> Result<Self, TrialError> {
         let source = selection.builder.source;
-        let model = Model::bind(source.clone()).map_err(|error| PassError::Load {
-            path: source.path.clone(),
-            error,
-        })?;
+        let model = calibrate::bind(source)?;
         Ok(CandidateEvaluator {
             selection,
             model: Arc::new(model),
@@ -197,9 +194,7 @@ impl<'a> CandidateEvaluator<'a> {
 
     pub(super) fn load_artifact(&self, key: Digest) -> Result<Arc<Model>, TrialError> {
         let file = ModelFile::from_htz(&self.artifact(key).open()?)?;
-        let path = file.path.clone();
-        let model = Model::bind(file).map_err(|error| PassError::Load { path, error })?;
-        Ok(Arc::new(model))
+        Ok(Arc::new(calibrate::bind(&file)?))
     }
 
     pub(super) fn evaluate_at(

@@ -12,6 +12,7 @@ use thiserror::Error;
 
 use crate::event::Cancelled;
 use crate::system::error::FileError;
+use crate::system::ordered::ThreadError;
 
 /// Errors of an export. Options are named as in the library, in backticks.
 #[derive(Debug, Error)]
@@ -97,8 +98,8 @@ pub enum ExportError {
     #[error(transparent)]
     File(#[from] FileError),
     /// A thread cannot be started.
-    #[error("no thread can be started: {0}; end other programs or raise the limit of processes")]
-    Thread(#[from] std::io::Error),
+    #[error(transparent)]
+    Thread(#[from] ThreadError),
     /// The export was cancelled; no output is left.
     #[error(transparent)]
     Cancelled(#[from] Cancelled),

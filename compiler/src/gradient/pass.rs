@@ -301,7 +301,7 @@ pub(super) fn require_finite(
     Err(PassError::NotFinite {
         path: model.file().path.clone(),
         place: place.to_string(),
-        what: "a gradient",
+        quantity: "a gradient",
     })
 }
 

@@ -293,7 +293,7 @@ fn allocation_record(plan: &Plan) -> Option<AllocationRecord> {
 
 /// Returns the error field of a matrix.
 pub fn error_field_mut(plan: &mut PlanRecord, id: MatrixId) -> Option<&mut Option<f64>> {
-    // Both lists are in the order of execution.
+    // Both lists are sorted by `MatrixId`.
     let records = match id {
         MatrixId::Projection { .. } => &mut plan.projections,
         MatrixId::Embedding | MatrixId::Head => &mut plan.matrices,

@@ -210,8 +210,9 @@ impl<'a> Artifact<'a> {
     ) -> Result<(), HtzError> {
         let name = format!("{windows}.json");
         let context: [&[u8]; 3] = [NOTE, &self.key.0, &windows.0];
-        let text = serde_json::to_vec(measured).map_err(io::Error::from);
-        self.write_sealed(&name, &context, text)
+        let text = serde_json::to_vec(measured)
+            .map_err(|error| io_failure("write", &self.path(&self.name(&name)), error.into()))?;
+        self.write_sealed(&name, &context, &text)
     }
 
     /// Returns the state that a stage stored under a name, at most `most` bytes, if its seal is
@@ -223,9 +224,9 @@ impl<'a> Artifact<'a> {
     }
 
     /// Stores a stage's state under a name.
-    pub fn keep_state(&self, name: &str, bytes: Vec<u8>) -> Result<(), HtzError> {
+    pub fn keep_state(&self, name: &str, bytes: &[u8]) -> Result<(), HtzError> {
         let context: [&[u8]; 3] = [STATE, &self.key.0, name.as_bytes()];
-        self.write_sealed(&format!("{name}.state"), &context, Ok(bytes))
+        self.write_sealed(&format!("{name}.state"), &context, bytes)
     }
 
     /// Returns the content of a sealed file of at most `most` bytes, if its seal is valid.
@@ -237,18 +238,10 @@ impl<'a> Artifact<'a> {
         Some(said.to_vec())
     }
 
-    fn write_sealed(
-        &self,
-        suffix: &str,
-        context: &[&[u8]],
-        bytes: io::Result<Vec<u8>>,
-    ) -> Result<(), HtzError> {
+    fn write_sealed(&self, suffix: &str, context: &[&[u8]], bytes: &[u8]) -> Result<(), HtzError> {
         let name = self.name(suffix);
-        let write = |bytes: Vec<u8>| {
-            let (_, line) = seal(self.work.secret(), context, &bytes);
-            disk::write_in(self.folder(), &name, true, |to| to.write_all(&line))
-        };
-        let written = bytes.and_then(write);
+        let (_, line) = seal(self.work.secret(), context, bytes);
+        let written = disk::write_in(self.folder(), &name, true, |to| to.write_all(&line));
         written.map_err(|source| io_failure("write", &self.path(&name), source))
     }
 

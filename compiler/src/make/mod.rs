@@ -345,7 +345,7 @@ impl ArtifactBuilder<'_> {
             |index| match jobs[index] {
                 _ if done[index] => Ok(JobResult::Nothing),
                 WriteStep::PassThrough(tensor) => {
-                    unit::check_finite(source, tensor).map_err(of_source)?;
+                    unit::check_tensor_finite(source, tensor).map_err(of_source)?;
                     Ok(JobResult::Nothing)
                 }
                 WriteStep::Compute(unit) => unit::factorise(&ordered, unit, &treatment)

@@ -96,7 +96,7 @@ impl WorkFolder {
                     (secret, Some(error.to_string()))
                 }
             };
-            sweep(&parent, &name, watch);
+            sweep(&parent, watch);
             return Ok(WorkFolder {
                 parent,
                 name,
@@ -181,13 +181,11 @@ pub fn is_older(modified: Option<SystemTime>, age: Duration) -> bool {
     passed.is_some_and(|passed| passed >= age)
 }
 
-fn sweep(parent: &Folder, but: &OsStr, watch: Progress) {
-    // A folder that cannot be listed is left alone; the other one is locked.
+/// Removes work folders that nobody used for long. A folder that cannot be listed is left alone; the
+/// own one is locked by this process, and thus not idle.
+fn sweep(parent: &Folder, watch: Progress) {
     for found in idle_work_folders(parent).unwrap_or_default() {
-        if found.name != but
-            && is_older(found.modified, MAX_IDLE_AGE)
-            && found.remove(parent).is_ok()
-        {
+        if is_older(found.modified, MAX_IDLE_AGE) && found.remove(parent).is_ok() {
             let said = format!(
                 "{}: removed; nobody went on with it for {} days ({})",
                 parent.path().join(&found.name).display(),

@@ -193,7 +193,9 @@ pub fn evaluate_windows(
     let whole = KvOptions::new(reference_kv_type(execution.kv.kind));
     let other = reference.map(|model| device.sequence(model, context, &whole));
     let mut other = other.transpose().map_err(PassError::Reference)?;
-    let mut own = device.sequence(model, context, &execution.kv)?;
+    let mut own = device
+        .sequence(model, context, &execution.kv)
+        .map_err(PassError::Evaluate)?;
     own.set(execution.setting);
     let mut totals = ScoreTotals::default();
     for (index, window) in windows.iter().enumerate() {
@@ -205,7 +207,7 @@ pub fn evaluate_windows(
         let mut start = 0;
         let batch = other.as_ref().map_or(BATCH, |other| other.batch());
         for batch in window.chunks(batch.min(own.batch())) {
-            own.forward(batch)?;
+            own.forward(batch).map_err(PassError::Evaluate)?;
             if let Some(other) = &mut other {
                 other.forward(batch).map_err(PassError::Reference)?;
             }
@@ -242,7 +244,8 @@ fn score_batch<'d>(
     let mut scores = vec![Score::default(); slab.min(n)];
     for first in (0..n).step_by(slab) {
         let rows = slab.min(n - first);
-        let logits = own.logits(first, first + rows)?;
+        let logits = own.logits(first, first + rows);
+        let logits = logits.map_err(PassError::Evaluate)?;
         let reference = match &mut other {
             Some(other) => {
                 let logits = other.logits(first, first + rows);
@@ -268,7 +271,7 @@ fn score_batch<'d>(
             }
             let divergence = score.distance.map_or(0.0, |(divergence, _)| divergence);
             if !score.loss.is_finite() || !divergence.is_finite() {
-                return Err(ExecError::NotFinite { position }.into());
+                return Err(PassError::Evaluate(ExecError::NotFinite { position }));
             }
             totals.add(score, position >= window.len() / 2);
         }

@@ -153,7 +153,7 @@ pub struct PlanOptions {
     #[allow(missing_docs, reason = "a doc comment would become help text")]
     pub treatment: TreatmentOptions,
     /// Trade-off of time against accuracy for matrices in codes: tokens, sweeps over the codes, and
-    /// rows that are measured; fast takes about a third of the time of normal, high two to three
+    /// rows that are measured; fast takes about a sixth of the time of normal, high about three
     /// times as much
     #[serde(skip_serializing_if = "Effort::is_default")]
     #[cfg_attr(

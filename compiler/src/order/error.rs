@@ -10,6 +10,7 @@ use thiserror::Error;
 
 use crate::event::Cancelled;
 use crate::math::FactoriseError;
+use crate::system::ordered::ThreadError;
 
 /// Errors of reading the tensors of a source, and of making an artifact of them.
 #[derive(Debug, Error)]
@@ -78,7 +79,7 @@ pub enum MakeError {
         /// Name in the source.
         tensor: String,
     },
-    /// A kept value is infinite or not a number.
+    /// A value of a tensor is infinite or not a number.
     #[error(
         "tensor {tensor} holds {value} at row {row}, column {col}, expected finite numbers; repair or re-export \
          the source model"
@@ -114,8 +115,8 @@ pub enum MakeError {
         found: f64,
     },
     /// A thread cannot be started.
-    #[error("no thread can be started: {0}; end other programs or raise the limit of processes")]
-    Thread(#[from] std::io::Error),
+    #[error(transparent)]
+    Thread(#[from] ThreadError),
     /// The work was cancelled.
     #[error(transparent)]
     Cancelled(#[from] Cancelled),

@@ -1,6 +1,5 @@
 //! Channel permutation from the weights and calibration of a model.
 
-use htc_formats::block;
 use htc_formats::model::{ActivationPoint, BlockInput, BlockSpec, HyperParameters, Role};
 use htc_formats::source::ModelFile;
 
@@ -98,13 +97,13 @@ fn contributions(
 /// Non-finite values are reported by the coder.
 fn column_energies(source: &ModelFile, role: Role) -> Result<Vec<f64>, MakeError> {
     let tensor = source.tensor(role).ok_or(MakeError::Missing(role))?;
-    let row_bytes = tensor.dtype.row_bytes(tensor.cols).unwrap_or(0).max(1);
     let mut sums = vec![0.0; tensor.cols];
     let mut values = Vec::new();
-    for bytes in source.bytes(tensor).chunks(ROWS * row_bytes) {
-        values.resize(bytes.len() / row_bytes * tensor.cols, 0.0);
-        block::decode(tensor.dtype, bytes, &mut values)
-            .map_err(|error| MakeError::of_tensor(&tensor.name, error))?;
+    for first in (0..tensor.rows).step_by(ROWS) {
+        let rows = first..tensor.rows.min(first + ROWS);
+        values.resize(rows.len() * tensor.cols, 0.0);
+        let decoded = source.decode_rows(tensor, rows, &mut values);
+        decoded.map_err(|error| MakeError::of_tensor(&tensor.name, error))?;
         for row in values.chunks_exact(tensor.cols.max(1)) {
             let squares = row.iter().map(|&x| f64::from(x) * f64::from(x));
             sums.iter_mut().zip(squares).for_each(|(sum, x)| *sum += x);

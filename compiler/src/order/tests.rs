@@ -124,7 +124,10 @@ fn permuting_columns_within_blocks_is_rejected() {
     let tensor = model.tensors[at.unwrap()].clone();
     let dtype = DType::Q8_0;
     let found = PermutedSource::new(&model, Some(&order)).bytes(&tensor);
-    assert!(matches!(found, Err(MakeError::Permutation { dtype: of, .. }) if of == dtype));
+    assert!(matches!(
+        found,
+        Err(MakeError::Permutation { tensor: name, dtype: of }) if of == dtype && name == tensor.name
+    ));
     let found = PermutedSource::new(&model, None).bytes(&tensor);
     assert_eq!(found.unwrap(), model.bytes(&tensor));
 }

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::chart::{Chart, Colour, Point, Series, Xy, means, over_layers, xy};
 use super::json::{
-    Group, at, fill, grouped, indexed, layers, lines, list, num, points, table, text,
+    Group, at, fill, group_by_key, indexed, layers, lines, list, num, points, table, text,
 };
 use super::scale::{Axis, Kind};
 use super::template::{experts_note, figure};
@@ -16,7 +16,7 @@ use super::template::{experts_note, figure};
 fn by_projection<'a>(items: impl IntoIterator<Item = &'a Value>) -> Vec<Group<'a>> {
     let items = items.into_iter();
     let named = items.map(|item| (kind(item).map_or("", |kind| kind.dense().name()), item));
-    grouped(named)
+    group_by_key(named)
 }
 
 fn kind(item: &Value) -> Option<ProjectionKind> {
@@ -33,7 +33,7 @@ pub fn spectra(analysis: &Value, prefix: &str) -> Markup {
     let layer = |spectrum: &Value| num(spectrum, "layer").unwrap_or(0.0) as usize;
     let count = all.iter().map(layer).max().unwrap_or(0) + 1;
     let curves = projections.iter().map(|(projection, spectra)| {
-        let layers = grouped(spectra.iter().map(|spectrum| (layer(spectrum), *spectrum)));
+        let layers = group_by_key(spectra.iter().map(|spectrum| (layer(spectrum), *spectrum)));
         let series = layers.into_iter().map(|(layer, experts)| {
             let curves = experts.into_iter().flat_map(|s| list(s, "curve"));
             Series::layer(layer, count, means(points(curves, ["0", "1", "none"])))

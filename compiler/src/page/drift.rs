@@ -5,7 +5,7 @@ use maud::{Markup, html};
 use super::chart::{Chart, Colour, Point, Series, Xy, shortened};
 use super::data::PageData;
 use super::input::{Drift, DriftPoint};
-use super::json::grouped;
+use super::json::group_by_key;
 use super::scale::Axis;
 use super::template::figure;
 
@@ -28,7 +28,7 @@ const QUANTITIES: [(&str, &str, Value, Option<Value>); 5] = [
 /// Draws each quantity for each pair of model and draft.
 pub fn figures(data: &PageData) -> Markup {
     let drifts = data.drifts.iter();
-    let pairs = grouped(drifts.map(|drift| ((&*drift.model, &*drift.draft), drift)));
+    let pairs = group_by_key(drifts.map(|drift| ((&*drift.model, &*drift.draft), drift)));
     html! {
         @for ((model, draft), drifts) in pairs {
             @for (title, axis, value, initial) in QUANTITIES {

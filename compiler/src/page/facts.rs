@@ -8,7 +8,6 @@ use super::json::properties;
 use super::number::{bytes, number, seconds};
 use super::scale::Axis;
 use super::template::{Table, figure, list};
-use crate::report::Seconds;
 use crate::system::show::format_count;
 
 /// Paths, separated by spaces.
@@ -27,32 +26,13 @@ pub fn time(artifact: &ArtifactData, prefix: &str) -> Markup {
     let Some(report) = artifact.report else {
         return html! {};
     };
-    // A new stage cannot be forgotten.
-    let Seconds {
-        plan,
-        read,
-        calibrate,
-        factorise,
-        measure,
-        tune,
-        seal,
-        total,
-    } = report.seconds;
-    let stages = [
-        ("read", read),
-        ("calibrate", calibrate),
-        ("plan", plan),
-        ("factorise", factorise),
-        ("measure", measure),
-        ("tune", tune),
-        ("seal", seal),
-    ];
+    let stages = report.seconds.stages();
     let groups = stages.map(|(name, value)| (name.to_owned(), vec![Some(value)]));
     let series = [("seconds", Colour::Thing(0))];
     let title = "Seconds by stage";
     let chart = bars(title, &Axis::linear("seconds"), &series, &groups);
     let threads = format_count(report.threads, "thread");
-    let note = format!("{} together, on {threads}.", seconds(total));
+    let note = format!("{} together, on {threads}.", seconds(report.seconds.total));
     figure(&format!("{prefix}{title}"), &note, [chart])
 }
 

@@ -74,7 +74,7 @@ pub fn fill(template: &str, value: &Value) -> String {
 pub type Group<'a> = (&'a str, Vec<&'a Value>);
 
 /// Groups items by their keys, in the order of the first of each group.
-pub fn grouped<K: PartialEq, T>(items: impl IntoIterator<Item = (K, T)>) -> Vec<(K, Vec<T>)> {
+pub fn group_by_key<K: PartialEq, T>(items: impl IntoIterator<Item = (K, T)>) -> Vec<(K, Vec<T>)> {
     let mut groups: Vec<(K, Vec<T>)> = Vec::new();
     for (key, item) in items {
         match groups.iter_mut().find(|(other, _)| *other == key) {

@@ -210,10 +210,10 @@ fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
 /// Draws a heat map for each projection, of layers by column groups, and one for each matrix of the
 /// vocabulary, of classes of tokens by column groups. Experts are averaged.
 fn bits_by_group(artifact: &ArtifactData) -> Vec<Chart> {
-    let grouped: Vec<_> = artifact.tensors().iter().filter_map(grouped).collect();
+    let weights: Vec<_> = artifact.tensors().iter().filter_map(coded_weight).collect();
     let mut maps: Vec<Heat> = Vec::new();
     for projection in artifact.projections() {
-        let own = grouped.iter().filter(|(matrix, ..)| {
+        let own = weights.iter().filter(|(matrix, ..)| {
             matrix.projection().map(ProjectionKind::dense) == Some(projection)
         });
         let mut layers: BTreeMap<usize, Vec<Vec<f64>>> = BTreeMap::new();
@@ -225,7 +225,7 @@ fn bits_by_group(artifact: &ArtifactData) -> Vec<Chart> {
         let rows = rows.map(|(layer, experts)| (layer.to_string(), mean_of_experts(&experts)));
         maps.extend(group_map(projection.name(), rows.collect()));
     }
-    for (matrix, rows, layout) in grouped
+    for (matrix, rows, layout) in weights
         .iter()
         .filter(|(matrix, ..)| matrix.projection().is_none())
     {
@@ -245,7 +245,7 @@ fn bits_by_group(artifact: &ArtifactData) -> Vec<Chart> {
 
 /// Returns the matrix of a tensor, its rows and the codes of its column groups, where groups have
 /// codes of their own.
-fn grouped(entry: &TensorEntry) -> Option<(MatrixId, usize, &CodeLayout)> {
+fn coded_weight(entry: &TensorEntry) -> Option<(MatrixId, usize, &CodeLayout)> {
     let part = Part::Weight;
     let matrix = match entry.role {
         Role::TokenEmbedding => MatrixId::Embedding,

@@ -31,7 +31,7 @@ fn significant(value: f64, digits: i32) -> String {
         return "not finite".into();
     }
     if value.fract() == 0.0 && size < 1e7 {
-        return grouped(value);
+        return with_separators(value);
     }
     if !(1e-4..1e7).contains(&size) {
         let text = format!("{value:.2e}");
@@ -48,7 +48,7 @@ fn significant(value: f64, digits: i32) -> String {
 }
 
 /// A whole number with a thin gap between thousands: `14 792 928`.
-fn grouped(value: f64) -> String {
+fn with_separators(value: f64) -> String {
     let sign = if value < 0.0 { "-" } else { "" };
     format!("{sign}{}", count(value.abs() as u64))
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use htc_formats::htz::Digest;
 use htc_formats::source::ModelFile;
-use htc_loader::{ExecError, Model};
+use htc_loader::ExecError;
 
 use super::source::{CheckedSource, digest_of};
 use super::{CompileContext, CompileError, order};
@@ -19,7 +19,7 @@ use crate::plan::{self, Method, ModelFileTypes, Plan, PlanError, PlanRequest};
 use crate::planner::{ArtifactParts, Planner};
 use crate::profile::{self, ProfileInputs, is_measured};
 use crate::system::clock::Stage;
-use crate::unit::{MakeError, check_finite};
+use crate::unit::{MakeError, check_tensor_finite};
 
 /// A source with its statistics, and the request for its plan.
 #[derive(Debug)]
@@ -84,7 +84,7 @@ impl<'a> CalibratedSource<'a> {
                 Some(clock.time(Stage::Calibrate, || {
                     let tokens = plan_request.effort.settings().gradient_tokens;
                     let digest = digest();
-                    let model = bind(source)?;
+                    let model = calibrate::bind(source)?;
                     let found =
                         gradient::gradients(&model, digest, text, tokens, threads, progress)
                             .map_err(|error| name_damaged_tensor(source, error))?;
@@ -190,29 +190,24 @@ impl<'a> CheckedRequest<'a> {
     }
 }
 
-fn bind(source: &ModelFile) -> Result<Model, PassError> {
-    Model::bind(source.clone()).map_err(|error| PassError::Load {
-        path: source.path.clone(),
-        error,
-    })
-}
-
-/// Returns the error of the first tensor with a number that is not finite, if that is why a pass has
-/// such numbers.
+/// Replaces the error of a pass with numbers that are not finite by that of the first tensor that
+/// has some, if any.
 fn name_damaged_tensor(source: &ModelFile, error: PassError) -> CompileError {
-    // The cache holds f32, which refuses only numbers that are not finite.
-    let is_caused = matches!(
-        error,
+    match error {
+        // The cache holds f32, which refuses only numbers that are not finite.
         PassError::NotFinite { .. }
-            | PassError::Exec {
-                error: ExecError::KvRange { .. },
-                ..
+        | PassError::Exec {
+            error: ExecError::KvRange { .. },
+            ..
+        } => {
+            let mut tensors = source.tensors.iter();
+            let damage = tensors.find_map(|tensor| check_tensor_finite(source, tensor).err());
+            match damage.map(MakeError::with_source_path(source)) {
+                Some(damage) => damage.into(),
+                None => error.into(),
             }
-    );
-    let mut tensors = source.tensors.iter().filter(|_| is_caused);
-    match tensors.find_map(|tensor| check_finite(source, tensor).err()) {
-        Some(damage) => MakeError::with_source_path(source)(damage).into(),
-        None => error.into(),
+        }
+        _ => error.into(),
     }
 }
 
@@ -224,7 +219,7 @@ pub fn calibrate(
     device: &dyn Device,
     progress: Progress,
 ) -> Result<Calibration, CompileError> {
-    let model = Arc::new(bind(source)?);
+    let model = Arc::new(calibrate::bind(source)?);
     let calibrated = calibrate::calibrate(&model, digest, options, device, progress)
         .map_err(|error| name_damaged_tensor(source, error))?;
     // Must not stay in the cache under this digest.

@@ -167,6 +167,7 @@ impl From<MakeError> for CompileError {
         match error {
             MakeError::Cancelled(error) => error.into(),
             MakeError::Seal(error) => error.into(),
+            MakeError::KvBasesWithoutText => PlanError::KvBasesNeedCalibration.into(),
             error => CompileError::Make(error),
         }
     }

@@ -4,13 +4,12 @@ use std::sync::Arc;
 
 use htc_formats::source::ModelFile;
 use htc_kernels::Pool;
-use htc_loader::Model;
 use htc_loader::backend::PlannedSession;
 use htc_loader::device::DeviceChoice;
 use htc_loader::kv::KvKind;
 
 use super::CompileError;
-use crate::calibrate::PassError;
+use crate::calibrate;
 use crate::device::{self, Device};
 use crate::estimate::matrices;
 use crate::event::{Event, Progress};
@@ -33,11 +32,7 @@ pub(super) fn with_device<T>(
         return device::run_on_cpu(options.threads, work);
     }
     let pool = Arc::new(Pool::new(options.threads)?);
-    let model = text.map(|_| Model::bind(source.clone())).transpose();
-    let model = model.map_err(|error| PassError::Load {
-        path: source.path.clone(),
-        error,
-    })?;
+    let model = text.map(|_| calibrate::bind(source)).transpose()?;
     let sessions = model.iter().zip(text).map(|(model, text)| PlannedSession {
         model,
         positions: text.window_size(source.hyper.context),

@@ -147,14 +147,14 @@ impl EnergySpectrum {
         let gauge = Gauge::whiten(moment, 0.0).map_err(failed)?;
         let values =
             gauged_singular_values(weight, &gauge, inputs.treatment.algebra).map_err(failed)?;
-        let told = if seen >= outs {
+        let covered_ranks = if seen >= outs {
             values.len()
         } else {
             (COVERED_RANKS * seen as f64) as usize
         };
         Ok(Some(EnergySpectrum {
             energies: values.iter().map(|value| 0.5 * value * value).collect(),
-            covered_ranks: told,
+            covered_ranks,
         }))
     }
 

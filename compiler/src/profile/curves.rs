@@ -86,8 +86,8 @@ pub fn measure(
         closest.add(group, ratio);
         shared.extend(curve);
     }
-    let told = inputs.considers_factors().then(|| closest.to_string());
-    Ok((curves, shared, told))
+    let summary = inputs.considers_factors().then(|| closest.to_string());
+    Ok((curves, shared, summary))
 }
 
 impl CurveInputs<'_> {

@@ -98,8 +98,8 @@ pub fn measure(
             low_rank: request.codes.evaluates_factors(),
             rotated: request.codes.rotates(),
         };
-        let (curves, shared, told) = curves::measure(inputs, measured.threads(), watch)?;
-        evidence.factor_summary = told;
+        let (curves, shared, summary) = curves::measure(inputs, measured.threads(), watch)?;
+        evidence.factor_summary = summary;
         evidence.curves = Some(curves);
         evidence.shared = shared;
         return Ok(evidence);

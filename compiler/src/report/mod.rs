@@ -154,6 +154,29 @@ impl From<ArtifactWithSource> for SourceBytes {
 }
 
 impl Seconds {
+    /// Returns the seconds of every stage, in the order of a compilation.
+    pub(crate) fn stages(&self) -> [(&'static str, f64); 7] {
+        let Seconds {
+            plan,
+            read,
+            calibrate,
+            factorise,
+            measure,
+            tune,
+            seal,
+            total: _,
+        } = *self;
+        [
+            ("read", read),
+            ("calibrate", calibrate),
+            ("plan", plan),
+            ("factorise", factorise),
+            ("measure", measure),
+            ("tune", tune),
+            ("seal", seal),
+        ]
+    }
+
     fn from_clock(clock: &StageClock) -> Seconds {
         let spent = |stage| clock.spent(stage);
         let seconds = |d: Duration| (d.as_secs_f64() * 1e3).round() / 1e3;

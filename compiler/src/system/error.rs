@@ -31,7 +31,7 @@ pub enum FileError {
     TooLarge { path: PathBuf, limit: String },
     /// The file is not JSON of the expected kind.
     #[error(
-        "{path}: expected {expected}, found at line {line}, column {column}: {message}{remedy}"
+        "{path}: expected {expected}, found at line {line}, column {column}: {message}; {remedy}"
     )]
     Syntax {
         path: PathBuf,

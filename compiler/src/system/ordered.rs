@@ -1,7 +1,13 @@
 //! Parallel work with ordered results.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+/// Error returned when no thread can be started.
+#[derive(Debug, thiserror::Error)]
+#[error("no thread can be started: {0}; end other programs or raise the limit of processes")]
+pub struct ThreadError(io::Error);
 
 struct State<T, E> {
     next: usize,
@@ -45,7 +51,7 @@ impl<T, E> Drop for StopOnDrop<'_, T, E> {
 ///
 /// # Errors
 /// That of the first failed job, or of `consume`.
-pub fn for_each<T: Send, E: Send + From<std::io::Error>>(
+pub fn for_each<T: Send, E: Send + From<ThreadError>>(
     threads: usize,
     jobs: usize,
     window: usize,
@@ -94,7 +100,7 @@ pub fn for_each<T: Send, E: Send + From<std::io::Error>>(
         for started in 0..threads.clamp(1, jobs.max(1)) {
             match std::thread::Builder::new().spawn_scoped(scope, worker) {
                 Ok(_) => {}
-                Err(error) if started == 0 => return Err(E::from(error)),
+                Err(error) if started == 0 => return Err(ThreadError(error).into()),
                 Err(_) => break,
             }
         }

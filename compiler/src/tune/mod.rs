@@ -194,7 +194,7 @@ impl TuningInputs<'_> {
                     let scales = apply_changes(&base, &state.change);
                     ends.measure(&mut state, &held_out, &expected, &scales)?;
                 }
-                artifact.keep_state(&name, state.to_bytes())?;
+                artifact.keep_state(&name, &state.to_bytes())?;
                 watch.step_done(&format!("tuning, step {}", state.step))?;
             }
         }

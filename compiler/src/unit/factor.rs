@@ -9,7 +9,7 @@ use htc_formats::model::{MatrixId, Part, ProjectionKind};
 
 use super::treatment::InputStatistics;
 use super::{
-    Factors, MakeError, ModelTreatment, Norm, UnitMeasurements, check_finite, dense_weights,
+    Factors, MakeError, ModelTreatment, Norm, UnitMeasurements, check_tensor_finite, dense_weights,
     encode, factorise_error, input_of_unit, weight_name,
 };
 use crate::calibrate::CalibratedInput;
@@ -341,7 +341,7 @@ fn add_existing_bias(
     let Some(tensor) = own else {
         return Ok(lost);
     };
-    check_finite(source, tensor)?;
+    check_tensor_finite(source, tensor)?;
     let mut own = vec![0.0; lost.len()];
     let decoded = source.decode(tensor, 0..1, &mut own);
     decoded.map_err(|error| MakeError::of_tensor(&tensor.name, error))?;

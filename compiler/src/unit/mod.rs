@@ -11,9 +11,8 @@ mod treatment;
 use std::fmt;
 
 use htc_formats::DType;
-use htc_formats::block;
 use htc_formats::model::{MatrixId, Part, Role, StoredTensor};
-use htc_formats::source::ModelFile;
+use htc_formats::source::{ModelFile, ModelTensor};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -175,27 +174,14 @@ pub(crate) fn dense_weight(
     Ok(values)
 }
 
-/// Checks that a kept tensor has only finite values.
-pub fn check_finite(
-    source: &ModelFile,
-    tensor: &htc_formats::source::ModelTensor,
-) -> Result<(), MakeError> {
-    let bytes = source.bytes(tensor);
-    let Some(row_bytes) = tensor.dtype.row_bytes(tensor.cols).filter(|&n| n > 0) else {
-        return Ok(());
-    };
+/// Checks that a tensor has only finite values.
+pub fn check_tensor_finite(source: &ModelFile, tensor: &ModelTensor) -> Result<(), MakeError> {
+    let permuted = PermutedSource::new(source, None);
     let mut values = vec![0.0; tensor.cols];
-    for (row, bytes) in bytes.chunks_exact(row_bytes).enumerate() {
-        let decoded = block::decode(tensor.dtype, bytes, &mut values);
+    for row in 0..tensor.rows {
+        let decoded = source.decode_rows(tensor, row..row + 1, &mut values);
         decoded.map_err(|error| MakeError::of_tensor(&tensor.name, error))?;
-        if let Some(col) = values.iter().position(|v| !v.is_finite()) {
-            return Err(MakeError::NotFinite {
-                tensor: tensor.name.clone(),
-                row,
-                col,
-                value: values[col],
-            });
-        }
+        encode::check_finite(&permuted, tensor, &values, row)?;
     }
     Ok(())
 }

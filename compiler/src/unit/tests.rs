@@ -5,6 +5,7 @@ use faer::Mat;
 use htc_formats::bands::{
     Code, CodeKind, Codes, ColumnGroupWriter, ColumnGroups, TILE_ROWS, rotate,
 };
+use htc_formats::block;
 use htc_formats::htz::Digest;
 use htc_formats::model::ProjectionKind;
 use htc_loader::Model;

@@ -12,8 +12,6 @@ use std::io::{self, Read, Write};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::app::commands::Failure;
-
 pub use said::{RenderedConversation, render_with_ranges};
 pub use template::{Conversation, Message};
 
@@ -24,18 +22,12 @@ const TIME_LIMIT: Duration = Duration::from_secs(10);
 /// Name of the subcommand that renders a template.
 pub const SUBCOMMAND: &str = "render-chat-template";
 
-/// Renders a conversation up to the start of the model's answer.
+/// Renders a conversation up to the start of the model's answer: its text, or the reason why the
+/// template fails or exceeds the limits of time, memory or text length.
 ///
 /// # Errors
-/// [`Failure::Template`] if the template fails or exceeds the limits of time, memory or text length,
-/// [`Failure::TemplateProcess`] if the process fails.
-pub fn render(conversation: &Conversation) -> Result<String, Failure> {
-    let rendered = render_in_child(conversation).map_err(Failure::TemplateProcess)?;
-    rendered.map_err(Failure::Template)
-}
-
-/// Returns the text, or why the template fails.
-fn render_in_child(conversation: &Conversation) -> io::Result<Result<String, String>> {
+/// The process fails.
+pub fn render(conversation: &Conversation) -> io::Result<Result<String, String>> {
     let mut child = Command::new(std::env::current_exe()?)
         .arg(SUBCOMMAND)
         .stdin(Stdio::piped())

@@ -1,5 +1,6 @@
-//! Parts of Jinja that follow Python: written values, tests of kinds, `json.dumps`. The operator `~`
-//! and filters other than `string` keep minijinja's text of lists and mappings.
+//! Parts of Jinja that follow Python: written values, tests of kinds, `json.dumps`. Numbers are
+//! written as by minijinja; the operator `~` and filters other than `string` keep its text of lists
+//! and mappings.
 
 use std::fmt;
 use std::io::{self, Write};

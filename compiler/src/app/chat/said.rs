@@ -6,8 +6,7 @@
 
 use std::ops::Range;
 
-use super::{Conversation, render};
-use crate::app::commands::Failure;
+use super::Conversation;
 
 /// Rendered conversation.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,15 +17,11 @@ pub struct RenderedConversation {
     pub content_ranges: Option<Vec<Range<usize>>>,
 }
 
-/// Renders a conversation.
+/// Renders a conversation by `render`.
 ///
 /// # Errors
-/// Those of [`render`].
-pub fn render_with_ranges(conversation: &Conversation) -> Result<RenderedConversation, Failure> {
-    write_with(conversation, render)
-}
-
-fn write_with<E>(
+/// Those of `render`.
+pub fn render_with_ranges<E>(
     conversation: &Conversation,
     render: impl Fn(&Conversation) -> Result<String, E>,
 ) -> Result<RenderedConversation, E> {

@@ -6,11 +6,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use clap::builder::{OsStringValueParser, TypedValueParser as _};
 use htc_loader::dial::ActiveFraction;
 use htc_loader::live::SensorSpec;
 
-use super::{DeviceArgs, KvArgs, ThreadArgs, heading, parse_fraction, parse_output_path};
+use super::{DeviceArgs, KvArgs, ThreadArgs, heading, output_path, parse_fraction};
 use crate::bench::DEFAULT_PAIRS;
 use crate::bench::task::PromptKind;
 use crate::options::flags::parse_if;
@@ -86,7 +85,7 @@ pub struct BenchArgs {
     #[arg(long, value_name = "S", help_heading = heading::OUTPUT, hide_short_help = true, default_value = "600", allow_negative_numbers = true, value_parser = parse_limit)]
     pub time_limit: Duration,
     /// Write a page with plots (.html)
-    #[arg(short, long, value_name = "FILE", help_heading = heading::OUTPUT, value_parser = OsStringValueParser::new().try_map(parse_output_path))]
+    #[arg(short, long, value_name = "FILE", help_heading = heading::OUTPUT, value_parser = output_path())]
     pub output: Option<PathBuf>,
     /// Replace FILE if it exists
     #[arg(long, help_heading = heading::OUTPUT, requires = "output")]

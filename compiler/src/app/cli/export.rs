@@ -2,11 +2,10 @@
 
 use std::path::PathBuf;
 
-use clap::builder::{OsStringValueParser, TypedValueParser as _};
 use clap::{ArgGroup, Args};
 use htc_formats::{DType, block};
 
-use super::{ThreadArgs, parse_output_path};
+use super::{ThreadArgs, gguf_path, output_path};
 use crate::export::{DEFAULT_TYPE, ExportOptions, ExportTarget};
 
 const EXAMPLES: &str = "Examples:
@@ -24,10 +23,10 @@ pub struct ExportArgs {
     #[arg(value_name = "ARTIFACT")]
     pub artifact: PathBuf,
     /// Model to write (.gguf): matrices in types of GGUF stay as they are stored, block for block
-    #[arg(short, long, value_name = "OUT", value_parser = OsStringValueParser::new().try_map(parse_output_path))]
+    #[arg(short, long, value_name = "OUT", value_parser = gguf_path())]
     pub output: Option<PathBuf>,
     /// Folder to write, with config.json, tokenizer and .safetensors, as transformers loads it
-    #[arg(long, value_name = "DIR", value_parser = OsStringValueParser::new().try_map(parse_output_path))]
+    #[arg(long, value_name = "DIR", value_parser = output_path())]
     pub to_safetensors: Option<PathBuf>,
     /// Type of the matrices that no GGUF, or no folder, can hold as they are stored: factors of low
     /// rank are multiplied, and blocks in a folder decoded; f32, f16, bf16, and in a GGUF the types of
@@ -36,7 +35,7 @@ pub struct ExportArgs {
     pub dtype: DType,
     /// Write the factors of low rank as they are stored into this file (.gguf), an adapter (LoRA) for
     /// OUT: a base with what it lacks keeps the base there; where there are factors alone, it has zeros
-    #[arg(long, value_name = "FILE", conflicts_with = "to_safetensors", value_parser = OsStringValueParser::new().try_map(parse_output_path))]
+    #[arg(long, value_name = "FILE", conflicts_with = "to_safetensors", value_parser = gguf_path())]
     pub lora: Option<PathBuf>,
     #[command(flatten)]
     pub threads: ThreadArgs,

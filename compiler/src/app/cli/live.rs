@@ -6,7 +6,7 @@ use clap::Args;
 use htc_loader::kv::{KvKind, KvOptions};
 use htc_loader::live::SensorSpec;
 
-use super::heading;
+use super::{heading, output_path};
 use crate::options::flags::{is_positive, parse_if};
 
 /// Positions per pass when stored keys and values are measured.
@@ -27,7 +27,7 @@ pub struct LiveArgs {
     #[arg(long, value_name = "SENSOR", help_heading = heading::RUN_LIVE, hide_short_help = true)]
     pub sensor: Option<SensorSpec>,
     /// New file of what happened, a line of JSON each: time, temperature, power, fraction
-    #[arg(long, value_name = "FILE", help_heading = heading::RUN_LIVE, hide_short_help = true)]
+    #[arg(long, value_name = "FILE", help_heading = heading::RUN_LIVE, hide_short_help = true, value_parser = output_path())]
     pub events: Option<PathBuf>,
 }
 

@@ -3,9 +3,8 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use clap::builder::{OsStringValueParser, TypedValueParser as _};
 
-use super::parse_output_path;
+use super::output_path;
 
 /// Arguments of `htc report`.
 #[derive(Debug, Args)]
@@ -15,7 +14,7 @@ pub struct ReportArgs {
     #[arg(value_name = "INPUT", required = true)]
     pub inputs: Vec<PathBuf>,
     /// Page to write (.html)
-    #[arg(short, long, value_name = "FILE", value_parser = OsStringValueParser::new().try_map(parse_output_path))]
+    #[arg(short, long, value_name = "FILE", value_parser = output_path())]
     pub output: PathBuf,
     /// Replace FILE if it exists
     #[arg(long)]

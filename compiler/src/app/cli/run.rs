@@ -4,13 +4,13 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::Args;
-use clap::builder::{OsStringValueParser, TypedValueParser as _};
+use clap::builder::TypedValueParser as _;
 use htc_loader::dial::ActiveFraction;
 use htc_loader::speculate::{DraftLength, MAX_DRAFT_LENGTH};
 
 use super::{
-    DeviceArgs, KvKindArgs, LiveArgs, ReferenceModel, ThreadArgs, heading, parse_fraction,
-    parse_output_path,
+    DeviceArgs, KvKindArgs, LiveArgs, ReferenceModel, ThreadArgs, heading, output_path,
+    parse_fraction,
 };
 use crate::options::flags::parse_if;
 
@@ -135,7 +135,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "off|oja|gradient", help_heading = heading::RUN_DRAFT, hide_short_help = true, value_enum, default_value = "off")]
     pub adapt: AdaptArg,
     /// File of what the draft learnt: it goes on from there, and writes it when the text ends
-    #[arg(long, value_name = "FILE", help_heading = heading::RUN_DRAFT, hide_short_help = true, value_parser = OsStringValueParser::new().try_map(parse_output_path))]
+    #[arg(long, value_name = "FILE", help_heading = heading::RUN_DRAFT, hide_short_help = true, value_parser = output_path())]
     pub adapt_state: Option<PathBuf>,
     #[command(flatten)]
     pub live: LiveArgs,
@@ -213,13 +213,13 @@ fn parse_run_length(text: &str) -> Result<RunLength, String> {
 }
 
 fn parse_top_k(text: &str) -> Result<usize, String> {
-    let number = text.parse();
-    number.map_err(|_| "a number of tokens is 0 or more; 0 keeps every token".into())
+    let expected = "a number of tokens is 0 or more; 0 keeps every token";
+    parse_if(text, |_: &usize| true, expected)
 }
 
 fn parse_seed(text: &str) -> Result<u64, String> {
-    let number = text.parse();
-    number.map_err(|_| format!("a seed is a whole number from 0 to {}", u64::MAX))
+    let expected = "a seed is a whole number from 0 to 18446744073709551615";
+    parse_if(text, |_: &u64| true, expected)
 }
 
 fn parse_temperature(text: &str) -> Result<f32, String> {

@@ -39,7 +39,7 @@ pub enum Failure {
     #[error(transparent)]
     Exec(#[from] ExecError),
     #[error(transparent)]
-    Map(#[from] OpenError),
+    Open(#[from] OpenError),
     #[error(transparent)]
     Htz(#[from] HtzError),
     #[error(transparent)]
@@ -124,13 +124,13 @@ pub enum Failure {
         projections: String,
     },
     #[error(transparent)]
-    Spectra(#[from] MakeError),
+    Make(#[from] MakeError),
     #[error(
         "{option}: --dry-run does not measure, which a limit on factors requires; omit one of them, or pass --method quantise"
     )]
     DrySearch { option: &'static str },
     #[error("{}: exists already; give another -o, or replace it with --force", .0.display())]
-    PlanExists(PathBuf),
+    OutputExists(PathBuf),
     #[error(
         "the page would have more than {MAX_PAGE} bytes, which no browser shows well; give fewer files at a time"
     )]
@@ -262,7 +262,7 @@ impl Failure {
     }
 
     fn reason(&self) -> String {
-        let said = self.to_string();
+        let message = self.to_string();
         match self.cause() {
             Failure::Kept { error, folder } => {
                 format!("{}; {}", error.reason(), kept_note(folder))
@@ -291,7 +291,7 @@ impl Failure {
                 | CompileError::Vocabulary { .. }
                 | CompileError::Seal(_)
                 | CompileError::Plan(PlanError::FileSyntax { .. } | PlanError::FileMisfits { .. }),
-            ) => said,
+            ) => message,
             Failure::Evaluate(
                 PassError::Evaluate(ExecError::KvRange { .. })
                 | PassError::Reference(ExecError::KvRange { .. }),
@@ -300,8 +300,8 @@ impl Failure {
             | Failure::Bench(BenchError::Generate {
                 error: ExecError::KvRange { .. },
                 ..
-            }) => format!("{said}, else keep the KV cache in float32 (--kv f32)"),
-            _ => flags::with_option_names(&said),
+            }) => format!("{message}, else keep the KV cache in float32 (--kv f32)"),
+            _ => flags::with_option_names(&message),
         }
     }
 }

@@ -216,7 +216,7 @@ fn open_tokenizer(path: &Path, model: &Model) -> Result<Tokenizer, Failure> {
 /// Checks that a new file can be written, or a file replaced if that is forced.
 fn check_output(path: &Path, force: bool) -> Result<(), Failure> {
     if !force && path.symlink_metadata().is_ok() {
-        return Err(Failure::PlanExists(path.into()));
+        return Err(Failure::OutputExists(path.into()));
     }
     Ok(disk::check_writable(path)?)
 }

@@ -386,7 +386,11 @@ fn conversation(
     let RenderedConversation {
         text,
         content_ranges: said,
-    } = chat::render_with_ranges(&conversation).in_file(&args.model)?;
+    } = chat::render_with_ranges(&conversation, |conversation| {
+        let rendered = chat::render(conversation).map_err(Failure::TemplateProcess)?;
+        rendered.map_err(Failure::Template)
+    })
+    .in_file(&args.model)?;
     if said.is_none() {
         let mut contents = conversation.messages.iter().map(|message| &message.content);
         if let Some(token) = contents.find_map(|content| tokenizer.find_control_token(content)) {

@@ -73,13 +73,7 @@ fn absence_of_phases_has_a_reason() {
 #[test]
 fn invalid_variance_names_its_layer() {
     for wrong in [f64::NAN, f64::INFINITY, -1.0] {
-        let layer = invalid_variance(&[1.0, 2.0, wrong, wrong]).unwrap();
-        assert_eq!(layer, 2);
-        let error = crate::order::MakeError::Variance {
-            layer,
-            found: wrong,
-        };
-        assert!(error.to_string().contains("layer 2"));
+        assert_eq!(invalid_variance(&[1.0, 2.0, wrong, wrong]), Some(2));
     }
     let largest = Phases::detect(Some(&[1e308, 1e308, 1.0, 1.0, 1.0]));
     assert!(largest.smoothed.iter().all(|v| v.is_finite()));

@@ -2,6 +2,12 @@ use super::*;
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+impl From<ThreadError> for io::Error {
+    fn from(error: ThreadError) -> io::Error {
+        error.0
+    }
+}
+
 #[test]
 fn results_come_in_order_and_never_more_than_the_window() {
     for threads in [1, 2, 5] {

@@ -16,7 +16,7 @@ fn conversation(template: &str, words: &[(&str, &str)]) -> Conversation {
 }
 
 fn written(template: &str, words: &[(&str, &str)]) -> RenderedConversation {
-    write_with(&conversation(template, words), template::render).unwrap()
+    render_with_ranges(&conversation(template, words), template::render).unwrap()
 }
 
 fn said(template: &str, words: &[(&str, &str)]) -> Option<Vec<String>> {
