@@ -80,7 +80,7 @@ fn learning_drafts_do_not_change_the_text() {
         fs::write(&state, "somebody's notes").unwrap();
         with_state()
             .run()
-            .assert_refused(1, &["not a file of what a draft learnt"]);
+            .assert_refused(1, &["not a trained draft"]);
         assert_eq!(fs::read_to_string(&state).unwrap(), "somebody's notes");
     }
 }

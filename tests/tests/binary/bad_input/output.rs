@@ -222,8 +222,14 @@ fn outputs_that_are_no_files_of_their_format_are_refused() {
         htc!["export", &artifact, "-o", "new.gguf", "--lora", "-"],
         htc!["report", &artifact, "-o", "-"],
         htc!["bench", &artifact, "-o", "-"],
+        htc!["run", &artifact, "-p", "a", "--events", "-"],
+        htc!["run", &artifact, "-p", "a", "--adapt-state", "-"],
     ] {
         assert_refused(run.in_folder(scratch.folder()), 2, &["name a file"]);
+    }
+    for output in ["new.htz", "new.safetensors"] {
+        let run = htc!["export", &artifact, "-o", output];
+        assert_refused(run.in_folder(scratch.folder()), 2, &["-o", "name a .gguf"]);
     }
     scratch.assert_only_files(&["model.gguf", "model.htz"]);
 }
@@ -238,6 +244,17 @@ fn output_is_a_file_of_the_model() {
     for name in files {
         fs::copy(fixture.join(name), folder.join(name)).unwrap();
     }
+    symlink(
+        folder.join("model.safetensors"),
+        scratch.path("weights.htz"),
+    )
+    .unwrap();
+    let link = htc!["compile", &folder, "-o", scratch.path("weights.htz")];
+    assert_refused(
+        link.args(["--rank", "4", "--force"]),
+        2,
+        &["same file", "-o"],
+    );
     let output = scratch.path("out.htz");
     for name in files {
         let file = folder.join(name);
@@ -256,7 +273,7 @@ fn output_is_a_file_of_the_model() {
             fs::read(fixture.join(name)).unwrap()
         );
     }
-    scratch.assert_only_files(&["model"]);
+    scratch.assert_only_files(&["model", "weights.htz"]);
 }
 
 #[test]
