@@ -4,6 +4,8 @@ CARGO ?= cargo
 # Of the program, as `--features htc/emulated`.
 FEATURES ?=
 HTC := target/release/htc
+# What `htc --version` names; empty outside a checkout.
+export HTC_COMMIT := $(shell git rev-parse --short=12 HEAD 2>/dev/null)
 DEMO := assets/demo
 OUT := demo-output
 

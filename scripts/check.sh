@@ -48,6 +48,9 @@ scripts/test_aarch64.sh
 echo "== documentation"
 RUSTDOCFLAGS="-D warnings" cargo doc --release --locked --workspace --no-deps --quiet
 
+echo "== reference of the command line"
+scripts/reference.sh target/release/htc --check
+
 echo "== direction of dependencies: formats <- kernels <- loader <- compiler, formats <- math <- compiler"
 must_not_depend() {
   local crate=$1 tree

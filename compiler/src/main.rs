@@ -28,7 +28,8 @@ fn main() -> ExitCode {
             ExitCode::from(failure.kind().exit_code())
         }
         Err(error) => match error.kind() {
-            ParseErrorKind::DisplayHelp | ParseErrorKind::DisplayVersion => error.exit(),
+            ParseErrorKind::DisplayHelp => error.exit(),
+            ParseErrorKind::DisplayVersion => commands::print_version(),
             ParseErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
                 let _ = error.print();
                 ExitCode::from(ErrorKind::Usage.exit_code())

@@ -188,9 +188,9 @@ fn forecast_on(
     };
     let record = layout::plan_record(source, &plan);
     let limit = options.limit;
-    let limit = (!limit.is_none()).then(|| limit.to_string());
+    let limit = (!limit.is_none()).then_some(limit);
     let mut summary = Summary::new(source, &plan, &record, planned.treatment.bias);
-    if let Some(limit) = &limit {
+    if let Some(limit) = limit {
         summary.show_limit(limit, plan.request());
     }
     let mut after = planned.artifact_bytes(context, &plan)?;

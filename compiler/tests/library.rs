@@ -49,13 +49,14 @@ fn what_is_not_said_has_the_defaults_of_the_command_line() {
     let texts = options.calibration.unwrap().texts;
     assert_eq!(texts[0].source, TextSource::Shipped);
     assert!(!options.overwrite);
-    let options = Compiler::new("a.gguf", "a.htz").rank_floor(RankFloor::Rank(8));
+    let options = Compiler::new("a.gguf", "a.htz")
+        .method(Method::PerProjection)
+        .rank_floor(RankFloor::Rank(8));
     let options = options.options().unwrap();
     let PlanSource::Compute { request, .. } = options.planning else {
         panic!("a plan of a file");
     };
     assert_eq!(request.method, Method::PerProjection);
-    assert_eq!(request.method_implied_by, Some("rank_floor"));
     assert_eq!(request.budget, Budget::Ratio(0.9));
     assert!(options.calibration.is_none() && options.limit.is_none());
 }
@@ -87,6 +88,7 @@ fn cancelled_compilation_resumes() {
     let artifact = folder.path().join("m.htz");
     let cancel = CancellationToken::default();
     let compiler = Compiler::new(demo("reference-7m-f16.gguf"), &artifact)
+        .method(Method::PerProjection)
         .ratio(0.5)
         .cancelled_by(&cancel);
     let ended = compiler.run_with(|event| {
@@ -101,6 +103,7 @@ fn cancelled_compilation_resumes() {
     assert!(!artifact.exists());
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
     let report = Compiler::new(demo("reference-7m-f16.gguf"), &artifact)
+        .method(Method::PerProjection)
         .ratio(0.5)
         .run()
         .unwrap();
@@ -110,7 +113,10 @@ fn cancelled_compilation_resumes() {
 
 /// Configurations that the builder refuses, each with the method named in its message.
 fn refusals(folder: &Path) -> Vec<(Compiler, &'static str)> {
-    let plain = || Compiler::new(demo("reference-7m-f16.gguf"), folder.join("m.htz"));
+    let plain = || {
+        let compiler = Compiler::new(demo("reference-7m-f16.gguf"), folder.join("m.htz"));
+        compiler.method(Method::PerProjection)
+    };
     let on = |text: PathBuf| plain().calibration(text).cache(folder.join("cache"));
     let calibrated = || on(demo("alice.txt"));
     let (short, large, none) = (

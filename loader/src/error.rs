@@ -320,7 +320,7 @@ pub enum ExecError {
     DraftPosition { expected: usize, found: usize },
     /// No layer of the draft has a basis.
     #[error(
-        "the draft has no basis of Q, K and V to adapt; make one with `htc compile --method grc`, or adapt by gradient"
+        "the draft has no basis of Q, K and V to adapt; make one with `htc compile --method shared-basis`, or adapt by gradient"
     )]
     NoBasis,
     /// The draft is no compression of the model.

@@ -229,7 +229,7 @@
 //! # Ok(()) }
 //! ```
 //!
-//! A draft with shared bases (`htc compile --method grc`) can instead adapt these to the text by
+//! A draft with shared bases (`htc compile --method shared-basis`) can instead adapt these to the text by
 //! Oja's rule, projecting the model's weights again:
 //!
 //! ```no_run

@@ -63,7 +63,26 @@ pub struct Htc {
     user: Option<u32>,
     variables: Vec<(&'static str, Option<OsString>)>,
     stdout: Option<Stdio>,
+    as_typed: bool,
 }
+
+/// Options of `compile` and `plan` that only methods with factors have.
+const FACTOR_OPTIONS: [&str; 14] = [
+    "--ratio",
+    "--rank",
+    "--parameters",
+    "--bytes",
+    "--mean-rank",
+    "--allocator",
+    "--rank-floor",
+    "--rank-cap",
+    "--projections",
+    "--factor-type",
+    "--dense-type",
+    "--embedding-type",
+    "--gauge",
+    "--sink",
+];
 
 impl Default for Htc {
     fn default() -> Self {
@@ -88,7 +107,38 @@ impl Htc {
                 ("CUDA_VISIBLE_DEVICES", Some("-1".into())),
             ],
             stdout: None,
+            as_typed: false,
         }
+    }
+
+    /// Runs the program with these arguments alone. Otherwise a compilation says everything (`-v`),
+    /// and has the method low-rank if options of factors do not name one.
+    #[must_use]
+    pub fn as_typed(mut self) -> Self {
+        self.as_typed = true;
+        self
+    }
+
+    /// Returns the arguments that are added to those of a test.
+    fn added_arguments(&self) -> Vec<&'static str> {
+        let command = self.arguments.first().and_then(|command| command.to_str());
+        let plans = matches!(command, Some("compile" | "plan"));
+        if self.as_typed || !plans || self.arguments.len() < 3 {
+            return Vec::new();
+        }
+        let given = |options: &[&str]| {
+            self.arguments
+                .iter()
+                .any(|argument| options.iter().any(|option| argument == option))
+        };
+        let mut added = Vec::new();
+        if given(&FACTOR_OPTIONS) && !given(&["--method", "--plan", "--help", "-h"]) {
+            added.extend(["--method", "low-rank"]);
+        }
+        if command == Some("compile") {
+            added.push("--verbose");
+        }
+        added
     }
 
     /// Adds an argument.
@@ -183,7 +233,7 @@ impl Htc {
             shell.arg("-c").arg(script).arg("sh").arg(path());
             shell
         };
-        command.args(&self.arguments);
+        command.args(&self.arguments).args(self.added_arguments());
         if let Some(folder) = &self.folder {
             command.current_dir(folder);
         }

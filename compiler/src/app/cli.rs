@@ -20,6 +20,7 @@ use crate::options::{
 mod analyse;
 mod bench;
 mod clean;
+mod documents;
 mod export;
 mod live;
 mod reference;
@@ -31,11 +32,14 @@ mod target;
 pub use analyse::AnalyseArgs;
 pub use bench::{Baseline, BenchArgs, Contexts, UniqueList};
 pub use clean::CleanArgs;
+pub use documents::{CompletionsArgs, ManArgs};
 pub use export::ExportArgs;
 pub use live::{KvKindArgs, LiveArgs};
 pub use reference::ReferenceModel;
 pub use report::ReportArgs;
-pub use run::{AdaptArg, DraftModel, OnFullArg, RunArgs, RunLength};
+pub use run::{
+    AdaptArg, ChatArgs, ContextArgs, DraftModel, OnFullArg, RunArgs, RunLength, SamplingArgs,
+};
 pub use schema::{Document, SchemaArgs};
 pub use target::TargetArgs;
 
@@ -53,6 +57,7 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Compress a model into one sealed .htz artifact
+    #[command(visible_aliases = ["quantize", "quantise"], after_help = COMPILE_EXAMPLES)]
     Compile(CompileArgs),
     /// Decide what would become of every projection, and write it as JSON
     Plan(PlanArgs),
@@ -64,8 +69,10 @@ pub enum Command {
     Bench(BenchArgs),
     /// Make one page of reports, analyses, evaluations and artifacts, to look at in a browser
     Report(ReportArgs),
-    /// Write text
+    /// Generate text
     Run(RunArgs),
+    /// Talk with a model in the terminal
+    Chat(ChatArgs),
     /// Write an artifact as a GGUF for llama.cpp, or as a folder for transformers
     Export(ExportArgs),
     /// Show what is in a model or a .htz
@@ -76,9 +83,13 @@ pub enum Command {
     Tokenize(TokenizeArgs),
     /// Print the JSON schema of what another command writes as JSON
     Schema(SchemaArgs),
+    /// Print the completions of a shell
+    Completions(CompletionsArgs),
+    /// Write the manual pages, one for every command
+    Man(ManArgs),
     /// Remove what earlier runs left: unfinished work, and statistics in the cache
     Clean(CleanArgs),
-    /// The other side of `run --chat`, which starts it
+    /// The other side of a conversation's template, which htc starts itself
     #[command(name = crate::app::chat::SUBCOMMAND, hide = true)]
     RenderChatTemplate,
 }
@@ -88,51 +99,67 @@ pub mod heading {
     pub use crate::options::heading::*;
 
     /// All headings of `compile` and `plan`.
-    pub const ALL: [&str; 5] = [SIZE, TEXT, METHOD, OUTPUT, CHECKS];
+    pub const ALL: [&str; 6] = [SIZE, TEXT, METHOD, OUTPUT, CHECKS, RESEARCH];
     /// Compared models of `bench`.
-    pub const BENCH_BASELINE: &str = "Against what";
+    pub const BENCH_BASELINE: &str = "Baseline";
     /// Protocol and gates of `bench`.
-    pub const BENCH_PROTOCOL: &str = "How";
+    pub const BENCH_PROTOCOL: &str = "Protocol";
     /// Prompt of `run`.
-    pub const RUN_TEXT: &str = "What to continue";
+    pub const RUN_TEXT: &str = "Prompt";
     /// Length of the output of `run`.
-    pub const RUN_LENGTH: &str = "How much";
+    pub const RUN_LENGTH: &str = "Length";
     /// Sampling of `run`.
-    pub const RUN_TOKENS: &str = "Which tokens";
+    pub const RUN_TOKENS: &str = "Sampling";
     /// Drafts of `run`.
-    pub const RUN_DRAFT: &str = "Drafts";
+    pub const RUN_DRAFT: &str = "Speculative decoding";
     /// Device monitoring of `run`.
-    pub const RUN_LIVE: &str = "Heat and energy";
+    pub const RUN_LIVE: &str = "Temperature and energy";
 }
+
+const COMPILE_EXAMPLES: &str = "Examples:
+  htc compile model.gguf model.htz
+  htc compile folder model.htz --bpw 4 --effort fast
+More options, by topic: htc compile --help";
 
 /// Arguments of `htc compile`.
 #[derive(Debug, Args)]
 pub struct CompileArgs {
-    /// Model to compress: a .gguf (of several files the first), or a folder with config.json and
-    /// .safetensors
+    /// Model to compress: a .gguf, or a folder with config.json and .safetensors
+    ///
+    /// Of a model in several files, the first.
     #[arg(value_name = "IN")]
     pub input: PathBuf,
     /// Artifact to write (.htz)
-    #[arg(short, long, value_name = "OUT", value_parser = artifact_path())]
-    pub output: PathBuf,
+    #[arg(value_name = "OUT", value_parser = artifact_path(), required_unless_present = "output")]
+    second: Option<PathBuf>,
+    /// The same, as an option
+    #[arg(short, long, value_name = "OUT", value_parser = artifact_path(), conflicts_with = "second")]
+    output: Option<PathBuf>,
     #[command(flatten)]
     pub request: CompileRequest,
     #[command(flatten)]
     pub target: TargetArgs,
     /// Plan file that htc plan wrote, edited or not
-    #[arg(long, value_name = "FILE", help_heading = heading::METHOD, conflicts_with_all = replaced_by_plan())]
+    #[arg(long, value_name = "FILE", help_heading = heading::METHOD, hide_short_help = true, conflicts_with_all = replaced_by_plan())]
     pub plan: Option<PathBuf>,
-    /// Write a JSON report to FILE; `json` or `-` means standard output
+    /// Write a JSON report to FILE
+    ///
+    /// `json` or `-` means standard output.
     #[arg(long, value_name = "FILE", help_heading = heading::OUTPUT)]
     pub report: Option<PathBuf>,
+    /// Print the JSON report on standard output
+    #[arg(long, help_heading = heading::OUTPUT, conflicts_with = "report")]
+    pub json: bool,
     #[command(flatten, next_help_heading = heading::OUTPUT)]
     pub threads: ThreadArgs,
+    #[command(flatten, next_help_heading = heading::OUTPUT)]
+    pub verbosity: VerbosityArgs,
     #[command(flatten)]
     pub artifact: ArtifactOptions,
-    /// Show the plan and the predicted size, memory and time, and write no artifact
+    /// Predict size, memory and time, and write no artifact
     ///
-    /// The calibration is computed and cached. With a limit, which requires quantise, the size is
-    /// the predicted one.
+    /// The plan is shown. The calibration is computed and cached. With a limit the size is the
+    /// predicted one.
     #[arg(long, help_heading = heading::CHECKS)]
     pub dry_run: bool,
     /// Replace OUT if it exists
@@ -141,6 +168,12 @@ pub struct CompileArgs {
 }
 
 impl CompileArgs {
+    /// Returns the path of the artifact.
+    pub fn output(&self) -> PathBuf {
+        let output = self.output.clone().or_else(|| self.second.clone());
+        output.unwrap_or_default()
+    }
+
     /// Returns the resolved options for a target machine.
     ///
     /// # Errors
@@ -149,7 +182,7 @@ impl CompileArgs {
         let plan = self.plan.as_deref();
         Ok(CompileOptions {
             input: self.input.clone(),
-            output: self.output.clone(),
+            output: self.output(),
             planning: self.request.plan_source(plan, target)?,
             calibration: self.request.calibration(plan)?,
             treatment: self.request.plan.treatment,
@@ -207,10 +240,10 @@ pub struct EvalArgs {
     /// Model to measure (.gguf, folder or .htz)
     pub model: PathBuf,
     /// Text to measure on (UTF-8)
-    #[arg(long, value_name = "FILE")]
+    #[arg(short = 'f', long, value_name = "FILE")]
     pub text: PathBuf,
     /// Tokens in a window
-    #[arg(long, value_name = "N", default_value_t = 512, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(4..=1 << 20))]
+    #[arg(short, long = "ctx-size", alias = "context", value_name = "N", default_value_t = 512, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(4..=1 << 20))]
     pub context: u32,
     /// Windows to measure [default: all that the text holds]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..))]
@@ -260,18 +293,26 @@ fn path_of_format<const N: usize>(
     })
 }
 
+/// Parses the path of an artifact, which has the extension .htz.
 fn artifact_path() -> impl TypedValueParser<Value = PathBuf> {
-    path_of_format([
-        (
-            "gguf",
-            "an artifact is a .htz; write one, then `htc export OUT.htz -o OUT.gguf` converts it",
-        ),
-        (
-            "safetensors",
-            "an artifact is a .htz; write one, then `htc export OUT.htz --to-safetensors DIR` \
-             converts it",
-        ),
-    ])
+    output_path().try_map(|path: PathBuf| {
+        let extension = path.extension().unwrap_or_default();
+        if extension.eq_ignore_ascii_case("htz") {
+            Ok(path)
+        } else if extension.eq_ignore_ascii_case("gguf") {
+            Err(
+                "an artifact is a .htz; write one, then `htc export OUT.htz -o OUT.gguf` converts \
+                 it",
+            )
+        } else if extension.eq_ignore_ascii_case("safetensors") || path.is_dir() {
+            Err(
+                "an artifact is a .htz; write one, then `htc export OUT.htz -o DIR --format \
+                 safetensors` converts it",
+            )
+        } else {
+            Err("an artifact has the extension .htz")
+        }
+    })
 }
 
 fn gguf_path() -> impl TypedValueParser<Value = PathBuf> {
@@ -279,7 +320,7 @@ fn gguf_path() -> impl TypedValueParser<Value = PathBuf> {
         ("htz", "this output is a GGUF; name a .gguf"),
         (
             "safetensors",
-            "this output is a GGUF; name a .gguf, or pass --to-safetensors DIR instead",
+            "this output is a GGUF; name a .gguf, or a folder with --format safetensors",
         ),
     ])
 }
@@ -342,7 +383,7 @@ pub struct TokenizeArgs {
 #[derive(Clone, Copy, Debug, Args)]
 pub struct KvArgs {
     /// Type of the KV cache; f32 takes twice the memory and rounds nothing
-    #[arg(long = "kv", alias = "kv-type", value_name = "f16|f32", default_value = "f16", value_parser = parse_kv_type)]
+    #[arg(long = "kv", alias = "kv-type", value_name = "f16|f32", hide_short_help = true, default_value = "f16", value_parser = parse_kv_type)]
     pub kv_type: KvType,
 }
 
@@ -364,8 +405,19 @@ pub struct DeviceArgs {
 #[derive(Clone, Copy, Debug, Args)]
 pub struct ThreadArgs {
     /// Threads [default: all cores]
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    #[arg(short, long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
+}
+
+/// What a command prints on standard error.
+#[derive(Clone, Copy, Debug, Default, Args)]
+pub struct VerbosityArgs {
+    /// Print every part of the result
+    #[arg(short, long)]
+    pub verbose: bool,
+    /// Print only errors and warnings
+    #[arg(short, long, conflicts_with = "verbose")]
+    pub quiet: bool,
 }
 
 impl ThreadArgs {

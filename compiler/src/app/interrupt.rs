@@ -1,6 +1,7 @@
 //! Ctrl-C handling: requests cancellation, and exits the program if that takes long.
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -16,6 +17,7 @@ const GRACE_PERIOD: Duration = Duration::from_millis(1500);
 pub struct Interrupt {
     cancel: CancellationToken,
     kept: Arc<Mutex<Option<PathBuf>>>,
+    cached: Arc<AtomicBool>,
 }
 
 impl Interrupt {
@@ -42,6 +44,11 @@ impl Interrupt {
         &self.cancel
     }
 
+    /// Says that passes of a calibration stay in the cache.
+    pub fn set_cached(&self) {
+        self.cached.store(true, Ordering::Relaxed);
+    }
+
     /// Sets the folder that keeps finished work, or `None`.
     pub fn set_kept_folder(&self, folder: Option<&Path>) {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
@@ -61,6 +68,11 @@ impl Interrupt {
                 "interrupted; the same command goes on from here with what is in {}",
                 display_path(&folder)
             ),
+            None if self.cached.load(Ordering::Relaxed) => {
+                "interrupted; finished passes of the calibration are cached, and the same command \
+                 goes on with them"
+                    .to_owned()
+            }
             None => "interrupted".to_owned(),
         }
     }

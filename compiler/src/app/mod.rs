@@ -6,3 +6,4 @@ pub mod commands;
 pub mod flags;
 pub mod interrupt;
 pub mod terminal;
+pub mod version;

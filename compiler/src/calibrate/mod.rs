@@ -397,7 +397,7 @@ fn check_memory(model: &Model, extent: TextExtent, device: &dyn Device) -> Resul
     }
 }
 
-fn tokenizer(model: &Model) -> Result<Tokenizer, PassError> {
+pub(crate) fn tokenizer(model: &Model) -> Result<Tokenizer, PassError> {
     let failed = |error| PassError::Tokenizer {
         path: model.file().path.clone(),
         error,

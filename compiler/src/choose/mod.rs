@@ -65,7 +65,7 @@ pub struct SelectedArtifact {
     /// Quality at active fractions of the bytes; empty without refinements.
     pub active_fractions: Vec<ActiveFractionPoint>,
     /// Requested limit, if any.
-    pub limit: Option<String>,
+    pub limit: Option<QualityLimit>,
     /// Notes on the choice.
     pub notes: Vec<String>,
 }
@@ -90,7 +90,7 @@ impl SelectedArtifact {
 
 impl fmt::Display for SelectedArtifact {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        show_trials(f, &self.trials, self.limit.as_deref())
+        show_trials(f, &self.trials, self.limit)
     }
 }
 
@@ -172,7 +172,7 @@ impl<'a> Selection<'a> {
             validation_windows,
             trials,
             tuning,
-            limit: (!request.limit.is_none()).then(|| request.limit.to_string()),
+            limit: (!request.limit.is_none()).then_some(request.limit),
             notes,
             ..SelectedArtifact::unmeasured(plan, treatment, built)
         })

@@ -1,12 +1,37 @@
 //! Files of a single type for comparison with the artifact.
 
+use htc_formats::htz::Digest;
+
 use super::bench::CandidateEvaluator;
 use super::{Selection, Trial, TrialError};
+use crate::calibrate::windows::Windows;
+use crate::calibrate::{self, shipped_text};
 use crate::event::Event;
 use crate::make::{ArtifactBuilder, MakeError};
+use crate::measure::Evaluation;
+use crate::options::DEFAULT_CONTEXT;
 use crate::plan::Plan;
 
+/// Windows of the shipped text that measure what no other text measures.
+const SHIPPED_WINDOWS: usize = 8;
+
+/// Characters of text for a token of a window.
+const MAX_TOKEN_CHARS: usize = 16;
+
 impl Selection<'_> {
+    /// Measures an artifact that was made without a calibration on windows of the shipped text.
+    pub fn measure_on_shipped_text(&self, key: Digest) -> Result<Evaluation, TrialError> {
+        let source = self.builder.source;
+        let evaluator = CandidateEvaluator::new(*self)?;
+        let tokenizer = calibrate::tokenizer(&evaluator.model)?;
+        let context = DEFAULT_CONTEXT.min(source.hyper.context);
+        // Enough for the windows in any vocabulary; the rest would only be split.
+        let most = SHIPPED_WINDOWS * context * MAX_TOKEN_CHARS;
+        let text: String = shipped_text(|_| true).chars().take(most).collect();
+        let windows = Windows::new(&tokenizer, &text, context, Some(SHIPPED_WINDOWS))?;
+        Ok(evaluator.evaluate(key, &windows)?.0)
+    }
+
     /// Makes and measures the artifacts of single-type plans on the test split.
     pub fn measure_single_type_files(&self, plans: &[Plan]) -> Result<Vec<Trial>, TrialError> {
         let (Some(windows), [_, ..]) = (self.test_windows(), plans) else {

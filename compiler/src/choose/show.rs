@@ -3,13 +3,13 @@
 use std::fmt;
 
 use super::Trial;
-use crate::options::GaugeKind;
+use crate::options::{GaugeKind, QualityLimit};
 use crate::system::show::{format_bytes, format_interval};
 
 pub(crate) fn show_trials(
     f: &mut fmt::Formatter<'_>,
     trials: &[Trial],
-    limit: Option<&str>,
+    limit: Option<QualityLimit>,
 ) -> fmt::Result {
     let count = trials.len();
     match limit {

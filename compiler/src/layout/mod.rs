@@ -260,6 +260,7 @@ pub fn plan_record(source: &ModelFile, plan: &Plan) -> PlanRecord {
             | Budget::Bytes(_)
             | Budget::MeanRank(_)
             | Budget::FileSize(_)
+            | Budget::SourceFraction(_)
             | Budget::Bits(_)
             | Budget::Energy => BudgetRecord::Ratio(plan.ratio()),
         },

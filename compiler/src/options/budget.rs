@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, de};
 
-/// Size budget. All but the first two are met from below, within one rank step.
+/// Size budget. All but those of the whole artifact are met from below, within one rank step.
 #[derive(Clone, Copy, Debug, PartialEq, schemars::JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -25,6 +25,8 @@ pub enum Budget {
     MeanRank(#[serde(deserialize_with = "positive")] f64),
     /// Bytes of the whole artifact.
     FileSize(#[serde(deserialize_with = "at_least_one")] u64),
+    /// Bytes of the whole artifact over those of the source.
+    SourceFraction(#[serde(deserialize_with = "positive")] f64),
     /// Bits of the whole artifact per model parameter.
     Bits(#[serde(deserialize_with = "positive")] f64),
     /// No fixed total: [`Allocator::DiffPlan`](super::Allocator::DiffPlan) weighs energy against
@@ -51,8 +53,9 @@ impl fmt::Display for Budget {
             Budget::Parameters(total) => write!(f, "--parameters {total}"),
             Budget::Bytes(total) => write!(f, "--bytes {total}"),
             Budget::MeanRank(mean) => write!(f, "--mean-rank {mean}"),
-            Budget::FileSize(total) => write!(f, "--file-size {total}"),
-            Budget::Bits(bits) => write!(f, "--bits {bits}"),
+            Budget::FileSize(total) => write!(f, "--target-size {total}"),
+            Budget::SourceFraction(fraction) => write!(f, "--target-size {}%", 100.0 * fraction),
+            Budget::Bits(bits) => write!(f, "--bpw {bits}"),
             Budget::Energy => f.write_str("(no budget)"),
         }
     }

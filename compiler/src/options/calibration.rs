@@ -106,9 +106,10 @@ impl FromStr for CalibrationText {
 #[derive(Clone, Debug)]
 #[cfg_attr(feature = "cli", derive(clap::Args), command(next_help_heading = heading::TEXT))]
 pub struct CalibrationOptions {
-    /// Calibration text (UTF-8), similar to what the model will be used for; shipped is the
-    /// program's own mix of kinds and languages. May be given several times; with :WEIGHT each
-    /// token of the text counts WEIGHT times [default for quantise: shipped]
+    /// Text similar to the model's use [default: shipped]
+    ///
+    /// UTF-8; shipped is the program's own mix of kinds and languages. May be given several times; with :WEIGHT each token of the text counts WEIGHT times. Research
+    /// methods calibrate only on texts that are given.
     #[cfg_attr(
         feature = "cli",
         arg(id = "calibration", long = "calibration", value_name = "TEXT[:WEIGHT]")
@@ -131,7 +132,8 @@ pub struct CalibrationOptions {
     #[cfg_attr(
         feature = "cli",
         arg(
-            long,
+            long = "calibration-context",
+            alias = "context",
             value_name = "N",
             hide_short_help = true,
             allow_negative_numbers = true,
@@ -151,7 +153,7 @@ pub struct CalibrationOptions {
     #[cfg_attr(feature = "cli", arg(long, value_name = "DIR", hide_short_help = true))]
     pub cache: Option<PathBuf>,
     /// Accept cached statistics that another user wrote, whose contents cannot be trusted
-    #[cfg_attr(feature = "cli", arg(long, hide_short_help = true))]
+    #[cfg_attr(feature = "cli", arg(long, hide = true, env = "HTC_TRUST_CACHE", value_parser = clap::builder::FalseyValueParser::new()))]
     pub trust_cache: bool,
     /// Maximum time to wait for another htc that computes the same statistics
     #[cfg_attr(
@@ -159,7 +161,8 @@ pub struct CalibrationOptions {
         arg(
             long,
             value_name = "SECONDS",
-            hide_short_help = true,
+            hide = true,
+            env = "HTC_LOCK_TIMEOUT",
             allow_negative_numbers = true,
             default_value = "3600",
             value_parser = flags::parse_seconds

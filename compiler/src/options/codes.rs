@@ -137,24 +137,22 @@ named!(
 #[serde(deny_unknown_fields, default)]
 #[cfg_attr(feature = "cli", derive(clap::Args), command(next_help_heading = super::heading::SIZE))]
 pub struct CodeOptions {
-    /// For quantise, the kinds of code to choose from: gguf, which other programs read; levels, the
-    /// fastest; trellis, the most accurate; or all [default: all]
+    /// Encodings to choose from: gguf, levels, trellis or all [default: all]
+    ///
+    /// gguf: those that llama.cpp reads, too; levels: the fastest; trellis: the most accurate.
     #[serde(skip_serializing_if = "is_default")]
-    #[cfg_attr(
-        feature = "cli",
-        arg(long, hide_short_help = true, value_name = "KINDS")
-    )]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "KINDS"))]
     pub codes: Option<CodeKinds>,
-    /// For quantise, whether projections may be stored as low-rank factors where these lose less
-    /// than codes of the same size; never with --codes levels and trellis [default: on]
+    /// Whether projections may be stored as low-rank factors where these lose less than an encoding
+    /// of the same size; never with --codes levels and trellis [default: on]
     #[serde(skip_serializing_if = "is_on_by_default")]
     #[cfg_attr(
         feature = "cli",
         arg(long, hide_short_help = true, value_name = "on|off")
     )]
     pub low_rank: Option<Switch>,
-    /// For quantise, whether every 32 columns of a matrix in levels or trellises are rotated, to
-    /// remove outliers; the inverse rotation is applied to the activations [default: on]
+    /// Whether every 32 columns of a matrix in levels or trellises are rotated, to remove outliers;
+    /// the inverse rotation is applied to the activations [default: on]
     #[serde(skip_serializing_if = "is_on_by_default")]
     #[cfg_attr(
         feature = "cli",

@@ -151,7 +151,7 @@ pub struct ArtifactOptions {
         )
     )]
     pub planes: u8,
-    /// Include the source's weights in OUT, so that htc run OUT --speculate 1 --verifier source
+    /// Include the source's weights in OUT, so that htc run OUT --draft 1 --verifier source
     /// drafts with the compressed weights and writes the source's own text; sizes and limits
     /// exclude them
     #[cfg_attr(feature = "cli", arg(long, hide_short_help = true))]
@@ -171,8 +171,8 @@ pub struct ArtifactOptions {
     )]
     pub kernels: Vec<GpuArchitecture>,
     /// Steps for tuning norms and row scales on the source's logits after all matrices are stored,
-    /// as long as the held-out loss improves; 0 for none [default: for quantise 20, with --effort
-    /// fast 0, with high 120; else 0]
+    /// as long as the held-out loss improves; 0 for none [default: 20, with --effort fast 0, with
+    /// high 120; 0 with research methods]
     #[cfg_attr(
         feature = "cli",
         arg(
@@ -185,8 +185,7 @@ pub struct ArtifactOptions {
     )]
     pub tune: Option<usize>,
     /// Make and measure the next smaller and the next larger file in one GGUF type, as baselines in
-    /// the report of an artifact in codes [default: for quantise on, with --effort fast off; with
-    /// high all from half to twice its size]
+    /// the report [default: on, with --effort fast off; with high all from half to twice its size]
     #[cfg_attr(
         feature = "cli",
         arg(
@@ -204,7 +203,8 @@ pub struct ArtifactOptions {
         arg(
             long,
             value_name = "N",
-            hide_short_help = true,
+            hide = true,
+            env = "HTC_PROBE_LAYER",
             help_heading = heading::CHECKS,
             allow_negative_numbers = true
         )

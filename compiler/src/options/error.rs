@@ -27,9 +27,14 @@ pub enum OptionError {
         readers: &'static str,
         allocator: Allocator,
     },
+    /// A budget of factors without a method that makes them.
+    #[error(
+        "`{option}` requires `method` low-rank or shared-basis, which lose far more than the default at equal bytes; for a size of the artifact use `file_size` or `bits`"
+    )]
+    RequiresMethod { option: &'static str },
     /// An option for factors with a method that makes none.
     #[error(
-        "{option}: the method quantise decides on projections and types itself and makes no factors; leave it out, or take `method` gp or grc"
+        "{option}: the method quantise decides on projections and types itself and makes no factors; leave it out, or take `method` low-rank or shared-basis"
     )]
     RequiresFactors { option: String },
     /// An option for codes with a method that does not choose codes.

@@ -15,22 +15,24 @@ use super::{Allocator, Budget, Method, Switch};
 /// Section headings of the help, in order.
 pub mod heading {
     /// Size and loss of the artifact.
-    pub const SIZE: &str = "How small";
+    pub const SIZE: &str = "Size and quality";
     /// Texts for calibration and evaluation.
-    pub const TEXT: &str = "On what text";
-    /// Method and treatment.
-    pub const METHOD: &str = "Which method";
+    pub const TEXT: &str = "Calibration";
+    /// Steps of the compilation and kinds of artifacts.
+    pub const METHOD: &str = "Compilation";
     /// Files and machine.
-    pub const OUTPUT: &str = "Where";
+    pub const OUTPUT: &str = "Output";
     /// Checks and protection of existing files.
-    pub const CHECKS: &str = "How careful";
+    pub const CHECKS: &str = "Checks";
+    /// Methods that lose more than quantisation at equal bytes, kept for research.
+    pub const RESEARCH: &str = "Research: low-rank factors";
 }
 
 impl Budget {
     /// Names of the flags, which are their ids.
     pub const IDS: [&'static str; 7] = [
-        "file-size",
-        "bits",
+        "target-size",
+        "bpw",
         "ratio",
         "rank",
         "parameters",
@@ -54,31 +56,33 @@ impl Args for Budget {
                 .allow_negative_numbers(true)
                 .help_heading(heading::SIZE)
         };
+        let of_factors = |name, value, parser: ValueParser| {
+            flag(name, value, parser)
+                .help_heading(heading::RESEARCH)
+                .hide_short_help(true)
+        };
         let flags = [
-            flag("file-size", "SIZE", (|text: &str| parse_bytes(text).map(Budget::FileSize)).into())
-                .help("Target size of the artifact, e.g. 3.5MB or 400MiB"),
-            flag("bits", "B", (|text: &str| parse_positive(text).map(Budget::Bits)).into())
-                .help("Target size of the artifact in bits per parameter of the model")
-                .hide_short_help(true),
-            flag("ratio", "R", (|text: &str| parse_ratio(text).map(Budget::Ratio)).into())
-                .help("Parameters after over before on the selected projections [default for gp and grc: 0.9]")
+            flag("target-size", "SIZE", parse_size.into())
+                .alias("file-size")
+                .help("Size of the artifact: 3.2MB, 400MiB, or 60% of the source"),
+            flag("bpw", "B", (|text: &str| parse_positive(text).map(Budget::Bits)).into())
+                .aliases(["bits", "target-bpw"])
+                .help("Size of the artifact in bits per weight of the model"),
+            of_factors("ratio", "R", (|text: &str| parse_ratio(text).map(Budget::Ratio)).into())
+                .help("Parameters after over before on the selected projections [default with factors: 0.9]")
                 .long_help(
-                    "Parameters after over before on the selected projections [default for gp and grc: 0.9]\n\n\
-                     Without it diffplan weighs energy against loss. With quantise it is the size of the artifact over that \
-                     of the source.",
+                    "Parameters after over before on the selected projections [default with factors: 0.9]\n\n\
+                     Without it diffplan weighs energy against loss. With --method quantise it is the size of the artifact \
+                     over that of the source.",
                 ),
-            flag("rank", "N|full", parse_rank.into())
-                .help("Rank of every selected projection; full keeps every component, whatever the size")
-                .hide_short_help(true),
-            flag("parameters", "N", (|text: &str| parse_parameters(text).map(Budget::Parameters)).into())
-                .help("Maximum number of values stored for the selected projections")
-                .hide_short_help(true),
-            flag("bytes", "N", (|text: &str| parse_bytes(text).map(Budget::Bytes)).into())
-                .help("Maximum bytes stored for the selected projections, e.g. 3.5MB or 400MiB")
-                .hide_short_help(true),
-            flag("mean-rank", "R", (|text: &str| parse_positive(text).map(Budget::MeanRank)).into())
-                .help("Maximum mean rank of the selected projections")
-                .hide_short_help(true),
+            of_factors("rank", "N|full", parse_rank.into())
+                .help("Rank of every selected projection; full keeps every component, whatever the size"),
+            of_factors("parameters", "N", (|text: &str| parse_parameters(text).map(Budget::Parameters)).into())
+                .help("Maximum number of values stored for the selected projections"),
+            of_factors("bytes", "N", (|text: &str| parse_bytes(text).map(Budget::Bytes)).into())
+                .help("Maximum bytes stored for the selected projections, e.g. 3.5MB or 400MiB"),
+            of_factors("mean-rank", "R", (|text: &str| parse_positive(text).map(Budget::MeanRank)).into())
+                .help("Maximum mean rank of the selected projections"),
         ];
         command
             .args(flags)
@@ -104,6 +108,22 @@ impl FromArgMatches for Budget {
     }
 }
 
+/// Parses bytes, or a percentage of the source.
+fn parse_size(text: &str) -> Result<Budget, String> {
+    let refused = "expected bytes (12345, 3.2MB, 400MiB) or a part of the source (60%)";
+    match text.strip_suffix('%') {
+        Some(percent) => match percent.trim_end().parse::<f64>() {
+            Ok(percent) if percent > 0.0 && percent <= 100.0 => {
+                Ok(Budget::SourceFraction(percent / 100.0))
+            }
+            _ => Err(refused.into()),
+        },
+        None => parse_bytes(text)
+            .map(Budget::FileSize)
+            .map_err(|_| refused.to_owned()),
+    }
+}
+
 fn parse_rank(text: &str) -> Result<Budget, String> {
     match text {
         "full" => Ok(Budget::FullRank),
@@ -115,9 +135,11 @@ fn parse_rank(text: &str) -> Result<Budget, String> {
 
 /// Returns the parser of a method, or of `auto`.
 pub fn method() -> impl TypedValueParser<Value = Option<Method>> {
-    let names = Method::ALL.map(Method::name);
-    PossibleValuesParser::new(["auto"].into_iter().chain(names))
-        .map(|name| name.parse::<Method>().ok())
+    let value = |method: Method| PossibleValue::new(method.name()).aliases(method.aliases());
+    let methods = Method::ALL.into_iter().map(value);
+    // The default, by its earlier name.
+    let automatic = PossibleValue::new("auto").hide(true);
+    PossibleValuesParser::new(methods.chain([automatic])).map(|name| name.parse::<Method>().ok())
 }
 
 /// Returns the parser of a number of tokens or steps.
@@ -196,7 +218,7 @@ pub fn parse_cap(text: &str) -> Result<usize, String> {
 
 /// Parses bytes: an integer, or a decimal with a unit of powers of 1000 or 1024.
 pub fn parse_bytes(text: &str) -> Result<u64, String> {
-    const UNITS: [(&str, u64); 9] = [
+    const UNITS: [(&str, u64); 13] = [
         ("KiB", 1 << 10),
         ("MiB", 1 << 20),
         ("GiB", 1 << 30),
@@ -205,6 +227,10 @@ pub fn parse_bytes(text: &str) -> Result<u64, String> {
         ("MB", 1_000_000),
         ("GB", 1_000_000_000),
         ("TB", 1_000_000_000_000),
+        ("k", 1_000),
+        ("M", 1_000_000),
+        ("G", 1_000_000_000),
+        ("T", 1_000_000_000_000),
         ("B", 1),
     ];
     let refused =

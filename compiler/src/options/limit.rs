@@ -8,11 +8,23 @@ use super::Budget;
 use super::flags::{self, heading};
 
 /// Maximum loss of the artifact.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    schemars::JsonSchema,
+    serde::Serialize,
+    serde::Deserialize,
+)]
+#[serde(deny_unknown_fields)]
 pub struct QualityLimit {
     /// Maximum perplexity relative to the source's, minus 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub perplexity_increase: Option<f64>,
     /// Maximum KL divergence from the source, nats.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kl: Option<f64>,
 }
 
@@ -85,8 +97,10 @@ named!(
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[cfg_attr(feature = "cli", derive(clap::Args), command(next_help_heading = heading::SIZE))]
 pub struct LimitOptions {
-    /// Find the smallest artifact within a named limit: near-lossless, a KL divergence of 0.001
-    /// nats; balanced, 1 % of perplexity; small, 5 % [default for quantise: balanced]
+    /// The smallest within a limit: near-lossless, balanced, small [default: balanced]
+    ///
+    /// near-lossless: a KL divergence of 0.001 nats; balanced: 1 % of perplexity; small: 5 %. The
+    /// upper end of the 95 % interval counts.
     #[cfg_attr(
         feature = "cli",
         arg(

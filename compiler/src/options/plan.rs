@@ -19,20 +19,21 @@ pub const DEFAULT_RATIO: f64 = 0.9;
 /// Default type of factors.
 pub const DEFAULT_FACTOR_TYPE: DType = DType::Q8_0;
 
-/// A method, or `None` for the one that the other options imply ([`PlanOptions::method`]).
+/// A method, or `None` for the default, [`Method::Quantise`].
 pub type MethodChoice = Option<Method>;
 
 /// Plan options; the defaults of some depend on the calibration. They are flags of the command line
 /// and, except the first and the type of factors, the `request` of plan files and reports.
 #[derive(Clone, Debug, Default, PartialEq, schemars::JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-#[cfg_attr(feature = "cli", derive(clap::Args), command(next_help_heading = heading::METHOD))]
+#[cfg_attr(feature = "cli", derive(clap::Args), command(next_help_heading = heading::RESEARCH))]
 pub struct PlanOptions {
-    /// quantise: every matrix in the type that loses least for the bytes of the file; gp: separate
-    /// factors for each projection, W = B A; grc: projections with the same input share a basis
+    /// quantise: every matrix in the type that loses least for the bytes of the file. Research:
+    /// low-rank, separate factors for each projection, W = B A; shared-basis, projections with the
+    /// same input share a basis
     ///
-    /// auto is quantise, or gp if an option applies only to factors, such as --ratio, --rank or
-    /// --projections.
+    /// At equal bytes the research methods lose far more quality than quantise. Options of factors,
+    /// such as --ratio, --rank or --projections, require one of them. [default: quantise]
     #[serde(skip)]
     #[cfg_attr(
         feature = "cli",
@@ -40,6 +41,8 @@ pub struct PlanOptions {
             long,
             value_name = "METHOD",
             default_value = "auto",
+            hide_default_value = true,
+            hide_short_help = true,
             hide_possible_values = true,
             value_parser = flags::method()
         )
@@ -50,8 +53,8 @@ pub struct PlanOptions {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "cli", command(flatten))]
     pub budget: Option<Budget>,
-    /// Distribution of the budget [default: with --calibration and without --rank whitened for gp,
-    /// waterfill for grc; else uniform]
+    /// Distribution of the budget [default: with --calibration and without --rank whitened for low-rank,
+    /// waterfill for shared-basis; else uniform]
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(
         feature = "cli",
@@ -101,8 +104,7 @@ pub struct PlanOptions {
             long,
             hide_short_help = true,
             value_name = "T",
-            value_parser = flags::parse_factor_type,
-            help_heading = heading::SIZE
+            value_parser = flags::parse_factor_type
         )
     )]
     pub factor_type: Option<DType>,
@@ -112,7 +114,7 @@ pub struct PlanOptions {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(
         feature = "cli",
-        arg(long, hide_short_help = true, value_name = "T|source", help_heading = heading::SIZE)
+        arg(long, hide_short_help = true, value_name = "T|source")
     )]
     pub dense_type: Option<DenseChoice>,
     /// Type of selected projections that stay dense, if `dense_type` is unset.
@@ -121,16 +123,13 @@ pub struct PlanOptions {
     pub left_type: Option<DenseType>,
     /// Type of the embedding, and of the head if the model has its own
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(
-        feature = "cli",
-        arg(long, hide_short_help = true, value_name = "T", help_heading = heading::SIZE)
-    )]
+    #[cfg_attr(feature = "cli", arg(long, hide_short_help = true, value_name = "T"))]
     pub embedding_type: Option<DenseType>,
     #[serde(flatten)]
     #[cfg_attr(feature = "cli", command(flatten))]
     #[allow(missing_docs, reason = "a doc comment would become help text")]
     pub codes: CodeOptions,
-    /// Projections to compress, of q,k,v,o,gate,up,down [default: all for gp, q,k,v for grc]
+    /// Projections to compress, of q,k,v,o,gate,up,down [default: all for low-rank, q,k,v for shared-basis]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(
         feature = "cli",
@@ -138,7 +137,7 @@ pub struct PlanOptions {
             long,
             hide_short_help = true,
             value_name = "LIST",
-            help_heading = heading::METHOD,
+            help_heading = heading::RESEARCH,
             value_delimiter = ',',
             value_parser = ProjectionKind::parse_dense
         )
@@ -152,15 +151,17 @@ pub struct PlanOptions {
     #[cfg_attr(feature = "cli", command(flatten))]
     #[allow(missing_docs, reason = "a doc comment would become help text")]
     pub treatment: TreatmentOptions,
-    /// Trade-off of time against accuracy for matrices in codes: tokens, sweeps over the codes, and
-    /// rows that are measured; fast takes about a sixth of the time of normal, high about three
-    /// times as much
+    /// Time against quality
+    ///
+    /// fast takes about a sixth of the time of normal, high three times as much.
+    ///
+    /// It sets the tokens of the calibration, the sweeps over the codes, the rows that are measured,
+    /// and the tuning steps.
     #[serde(skip_serializing_if = "Effort::is_default")]
     #[cfg_attr(
         feature = "cli",
         arg(
             long,
-            hide_short_help = true,
             value_name = "fast|normal|high",
             help_heading = heading::METHOD,
             default_value_t = Effort::default()
@@ -240,10 +241,16 @@ impl PlanOptions {
             Some(DenseChoice::Source) | None => None,
         };
         let keep = method == Method::Quantise || self.dense_type == Some(DenseChoice::Source);
+        let budget = match self.budget.unwrap_or(default) {
+            // The ratio of a method without selected projections is that of the files.
+            Budget::SourceFraction(fraction) if method == Method::Quantise => {
+                Budget::Ratio(fraction)
+            }
+            budget => budget,
+        };
         PlanRequest {
             method,
-            method_implied_by: self.method_implied_by(),
-            budget: self.budget.unwrap_or(default),
+            budget,
             allocation: Allocation {
                 allocator,
                 floor: self.rank_floor,
@@ -264,35 +271,31 @@ impl PlanOptions {
         }
     }
 
-    /// Returns the requested method. The default is [`Method::Quantise`], or
-    /// [`Method::PerProjection`] if an option applies only to factors. A file size is not such an
-    /// option.
+    /// Returns the requested method, or [`Method::Quantise`].
     pub fn method(&self) -> Method {
-        let default = match self.method_implied_by() {
-            Some(_) => Method::PerProjection,
-            None => Method::Quantise,
-        };
-        self.method.unwrap_or(default)
+        self.method.unwrap_or(Method::Quantise)
     }
 
-    /// Returns the option that implies [`Method::PerProjection`], if no method is set.
-    pub fn method_implied_by(&self) -> Option<&'static str> {
-        let of_factors = match self.budget {
-            Some(Budget::FileSize(_) | Budget::Bits(_)) => None,
-            Some(Budget::Rank(_) | Budget::FullRank) => Some("rank"),
-            Some(Budget::Ratio(_)) => Some("ratio"),
-            Some(Budget::Parameters(_)) => Some("parameters"),
-            Some(Budget::Bytes(_)) => Some("bytes"),
-            Some(Budget::MeanRank(_)) => Some("mean_rank"),
-            Some(Budget::Energy) | None => self.first_factor_option().map(|(option, _)| option),
-        };
-        of_factors.filter(|_| self.method.is_none())
+    /// Returns the budget's option if only methods with factors have it; with a method that is named,
+    /// some have a meaning for the whole file.
+    fn budget_of_factors(&self) -> Option<&'static str> {
+        match self.budget? {
+            Budget::FileSize(_) | Budget::SourceFraction(_) | Budget::Bits(_) | Budget::Energy => {
+                None
+            }
+            Budget::Rank(_) | Budget::FullRank => Some("rank"),
+            Budget::Ratio(_) => Some("ratio"),
+            Budget::Parameters(_) => Some("parameters"),
+            Budget::Bytes(_) => Some("bytes"),
+            Budget::MeanRank(_) => Some("mean_rank"),
+        }
     }
 
     /// Checks that the method supports all options.
     ///
     /// # Errors
-    /// [`OptionError::RequiresFactors`], [`OptionError::RequiresCodes`].
+    /// [`OptionError::RequiresMethod`], [`OptionError::RequiresFactors`],
+    /// [`OptionError::RequiresCodes`].
     pub fn check(&self) -> Result<(), OptionError> {
         let method = self.method();
         if method != Method::Quantise {
@@ -303,6 +306,9 @@ impl PlanOptions {
                 }),
                 None => Ok(()),
             };
+        }
+        if let Some(option) = self.budget_of_factors().filter(|_| self.method.is_none()) {
+            return Err(OptionError::RequiresMethod { option });
         }
         match self.first_factor_option() {
             Some((name, value)) => Err(OptionError::RequiresFactors {

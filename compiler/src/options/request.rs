@@ -25,6 +25,15 @@ pub enum Method {
 }
 
 impl Method {
+    /// Returns the other names by which the method is accepted.
+    pub const fn aliases(self) -> &'static [&'static str] {
+        match self {
+            Method::PerProjection => &["gp"],
+            Method::SharedBasis => &["grc"],
+            Method::Quantise => &["quantize"],
+        }
+    }
+
     /// Returns the default projections of the method.
     pub const fn default_projections(self) -> &'static [ProjectionKind] {
         match self {
@@ -34,10 +43,20 @@ impl Method {
     }
 }
 
-named!(
-    Method, "gp, grc or quantise",
-    PerProjection: "gp", SharedBasis: "grc", Quantise: "quantise",
-);
+htc_formats::names!(Method { PerProjection "low-rank", SharedBasis "shared-basis", Quantise "quantise" });
+serde_as_text!(Method);
+
+impl FromStr for Method {
+    type Err = String;
+
+    /// Parses a name, or an alias: those of the methods' papers and the other spelling.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let known = Method::ALL
+            .into_iter()
+            .find(|method| method.name() == text || method.aliases().contains(&text));
+        known.ok_or_else(|| "expected low-rank, shared-basis or quantise".to_owned())
+    }
+}
 
 /// Types for dense matrices. Without one they stay as in the source, as do matrices that would not
 /// shrink.
@@ -56,8 +75,6 @@ pub struct DenseTypes {
 pub struct PlanRequest {
     /// Approximation method.
     pub method: Method,
-    /// Option that implied the method, if none was set explicitly, by the name of its field.
-    pub method_implied_by: Option<&'static str>,
     /// Size budget.
     pub budget: Budget,
     /// Allocator and rank bounds.

@@ -103,7 +103,7 @@ named!(BiasArg, "auto, on or off", Auto: "auto", On: "on", Off: "off");
     Clone, Copy, Debug, Default, PartialEq, Eq, schemars::JsonSchema, Serialize, Deserialize,
 )]
 #[serde(deny_unknown_fields, default)]
-#[cfg_attr(feature = "cli", derive(clap::Args), command(next_help_heading = super::heading::METHOD))]
+#[cfg_attr(feature = "cli", derive(clap::Args), command(next_help_heading = super::heading::RESEARCH))]
 pub struct TreatmentOptions {
     /// Error metric of factors: none, all weights alike; axiom, in coordinates in which the weights
     /// truncate best; activation, by the magnitude of each input channel; whiten, error of the

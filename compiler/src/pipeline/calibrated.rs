@@ -60,7 +60,7 @@ impl<'a> CalibratedSource<'a> {
         let threads = device.pool().threads();
         let digest_cell = OnceCell::new();
         let digest = || *digest_cell.get_or_init(|| digest_of(source, clock, progress));
-        let request = CheckedRequest::new(context, source, digest)?;
+        let request = CheckedRequest::new(context, checked, digest)?;
         let calibration = match &options.calibration {
             None => None,
             Some(options) => {
@@ -148,9 +148,10 @@ impl<'a> CalibratedSource<'a> {
 impl<'a> CheckedRequest<'a> {
     fn new(
         context: CompileContext<'a>,
-        source: &ModelFile,
+        checked: &CheckedSource,
         digest: impl Fn() -> Digest,
     ) -> Result<Self, CompileError> {
+        let source = checked.file();
         let types = ModelFileTypes(source);
         match &context.options.planning {
             // Read only once: the file may be a pipe.
@@ -169,6 +170,15 @@ impl<'a> CheckedRequest<'a> {
                     Err(PlanError::NoEvidence { .. } | PlanError::NoMeasurement { .. })
                         if is_measured(&request, target, calibrated) => {}
                     Err(error) => return Err(error.into()),
+                }
+                if request.method == Method::Quantise {
+                    let parts = ArtifactParts {
+                        source,
+                        calibration: None,
+                        sections: checked.tokenizer(),
+                        linear_algebra: context.device.algebra().name(),
+                    };
+                    parts.check_size(&request)?;
                 }
                 Ok(CheckedRequest::Compute { request, target })
             }

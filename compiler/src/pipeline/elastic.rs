@@ -137,7 +137,7 @@ impl ElasticRequest {
             format_bytes(found.complete.bytes)
         );
         chosen.notes.insert(0, note);
-        chosen.limit = Some(limit.to_string());
+        chosen.limit = Some(limit);
         let quality = chosen.quality.as_ref();
         let distance = quality.and_then(|quality| quality.reference.as_ref());
         if distance.is_some_and(|distance| !limit.holds(distance)) {

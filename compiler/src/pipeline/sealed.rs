@@ -4,11 +4,12 @@ use htc_formats::htz::HtzWriter;
 
 use super::planned::PlannedModel;
 use super::{CompileContext, CompileError, source};
-use crate::choose::{SelectedArtifact, Selection};
+use crate::choose::{SelectedArtifact, Selection, TrialError};
 use crate::estimate::Estimate;
 use crate::event::Event;
-use crate::options::Switch;
-use crate::report::{BaselineFile, CalibrationReport, Report};
+use crate::measure::Evaluation;
+use crate::options::{Switch, TextSource};
+use crate::report::{BaselineFile, CalibrationReport, Quality, Report};
 use crate::system::clock::Stage;
 use crate::system::disk;
 
@@ -38,6 +39,13 @@ pub(super) fn seal(
     if baselines.is_empty() && options.artifact.compare == Some(Switch::On) {
         chosen.notes.push(COMPARISON_IMPOSSIBLE.to_owned());
     }
+    let shipped = match builder.calibration {
+        Some(_) => None,
+        None => {
+            let measured = selection.measure_on_shipped_text(chosen.built.key);
+            measured_or_noted(measured, &mut chosen.notes)?
+        }
+    };
     let with_source = options
         .artifact
         .with_source
@@ -62,11 +70,32 @@ pub(super) fn seal(
         CalibrationReport::new(calibration, treatment.gauge, &chosen.built.treatment_report)
     });
     let foreseen = planner.predicted_losses(&chosen.plan)?;
+    let report = Report::new(options, builder, estimate, chosen, clock);
     Ok(Report {
+        quality: report.quality.or(shipped),
         calibration,
         with_source: with_source.map(Into::into),
         beside: BaselineFile::from_trials(baselines),
         foreseen,
-        ..Report::new(options, builder, estimate, chosen, clock)
+        ..report
     })
+}
+
+/// An artifact without a measured quality is sealed with a note.
+fn measured_or_noted(
+    measured: Result<Evaluation, TrialError>,
+    notes: &mut Vec<String>,
+) -> Result<Option<Quality>, CompileError> {
+    match measured {
+        Ok(evaluation) => Ok(Some(Quality {
+            text: TextSource::Shipped.name(),
+            choosing_windows: 0,
+            evaluation,
+        })),
+        Err(TrialError::Cancelled(cancelled)) => Err(cancelled.into()),
+        Err(error) => {
+            notes.push(format!("the quality could not be measured: {error}"));
+            Ok(None)
+        }
+    }
 }

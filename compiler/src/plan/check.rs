@@ -138,13 +138,13 @@ pub(super) fn check_members(
             .iter()
             .all(|m| group(m) == group(first) && m.layer() == first.layer());
     let expected = match method {
-        Method::PerProjection if matrices.len() > 1 => "one projection with the method gp",
+        Method::PerProjection if matrices.len() > 1 => "one projection with the method low-rank",
         Method::Quantise if matrices.len() > 1 && !shared => {
             "one projection, unless it shares a basis"
         }
         Method::Quantise if shared && !one_input => "some of q, k, v, or of gate, up",
         Method::SharedBasis if !one_input && (shared || matrices.len() > 1) => {
-            "some of q, k, v, or of gate, up, with the method grc"
+            "some of q, k, v, or of gate, up, with the method shared-basis"
         }
         _ => return None,
     };
@@ -162,10 +162,10 @@ pub(super) const fn allowed_forms(method: Method, matrix: MatrixId) -> &'static 
         }
         (MatrixId::Head, _) => "dense or low_rank or residual",
         (MatrixId::Projection { .. }, Method::PerProjection) => {
-            "dense or low_rank or residual with the method gp"
+            "dense or low_rank or residual with the method low-rank"
         }
         (MatrixId::Projection { .. }, Method::SharedBasis) => {
-            "dense or shared_basis, or residual for one projection, with the method grc"
+            "dense or shared_basis, or residual for one projection, with the method shared-basis"
         }
     }
 }

@@ -85,20 +85,20 @@ pub enum PlanError {
     RatioRange(f64),
     /// A projection that shares its input with no other.
     #[error(
-        "`projections` {0}: the method grc shares a basis among projections that read the same input, and {0} \
-         stands alone; leave it out, or use `method` gp"
+        "`projections` {0}: the method shared-basis shares a basis among projections that read the same input, and {0} \
+         stands alone; leave it out, or use `method` low-rank"
     )]
     NoSharedInput(ProjectionKind),
     /// A shared basis for the experts of a mixture.
     #[error(
         "cannot share a basis among the {0} projections of experts, each of which reads other \
-         rows; leave {0} out of `projections`, or use `method` gp or quantise"
+         rows; leave {0} out of `projections`, or use `method` low-rank or quantise"
     )]
     ExpertsShareNoBasis(ProjectionKind),
     /// A shared basis that would be disproportionately large.
     #[error(
-        "`method` grc: {group} read {cols} inputs and have {outs} outputs together; a shared basis needs a \
-         matrix of {cols} x {cols}, which is out of proportion; use `method` gp"
+        "`method` shared-basis: {group} read {cols} inputs and have {outs} outputs together; a shared basis needs a \
+         matrix of {cols} x {cols}, which is out of proportion; use `method` low-rank"
     )]
     InputTooWide {
         /// Projections that would share the basis.
@@ -139,7 +139,7 @@ pub enum PlanError {
     NoBudget,
     /// A budget of ranks or parameters with the method `quantise`.
     #[error(
-        "{}: the method quantise shares out bytes; give `file_size`, `bits` or `bytes`, or `method` gp or grc",
+        "{}: the method quantise shares out bytes; give `file_size`, `bits` or `bytes`, or `method` low-rank or shared-basis",
         budget_as_builder_call(*budget)
     )]
     BudgetRequiresFactors {
@@ -157,9 +157,31 @@ pub enum PlanError {
         /// Requested method.
         method: Method,
     },
+    /// A file size above that of the source.
+    #[error(
+        "{}: the source itself has {source_bytes} bytes; give less",
+        budget_as_builder_call(*budget)
+    )]
+    FileAboveSource {
+        /// Requested budget.
+        budget: Budget,
+        /// Bytes of the source, or of an artifact that changes nothing if that is more.
+        source_bytes: u64,
+    },
+    /// A file size below any artifact's, by the shapes of the matrices.
+    #[error(
+        "{}: no artifact of this model has less than {least} bytes; give more",
+        budget_as_builder_call(*budget)
+    )]
+    FileBelowShapes {
+        /// Requested budget.
+        budget: Budget,
+        /// Lower bound of the bytes.
+        least: u64,
+    },
     /// A file size below the sum of all matrices in their smallest types.
     #[error(
-        "{}: the smallest possible is {smallest} bytes, with every matrix in its shortest type; give at least that, or `method` gp or grc",
+        "{}: the smallest possible is {smallest} bytes, with every matrix in its shortest type; give at least that, or `method` low-rank or shared-basis",
         budget_as_builder_call(*budget)
     )]
     FileTooSmall {
@@ -169,7 +191,9 @@ pub enum PlanError {
         smallest: u64,
     },
     /// A measurement on the model is missing.
-    #[error("`method` quantise: it needs {needs}; {remedy}, or choose `method` gp or grc")]
+    #[error(
+        "`method` quantise: it needs {needs}; {remedy}, or choose `method` low-rank or shared-basis"
+    )]
     NoMeasurement {
         /// Missing measurement.
         needs: &'static str,

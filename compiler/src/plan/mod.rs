@@ -301,10 +301,12 @@ fn fixed_ranks(
         | Budget::Bytes(_)
         | Budget::MeanRank(_)
         | Budget::Energy => Ok(None),
-        Budget::FileSize(_) | Budget::Bits(_) => Err(PlanError::BudgetRequiresQuantise {
-            budget: request.budget,
-            method: request.method,
-        }),
+        Budget::FileSize(_) | Budget::SourceFraction(_) | Budget::Bits(_) => {
+            Err(PlanError::BudgetRequiresQuantise {
+                budget: request.budget,
+                method: request.method,
+            })
+        }
     }
 }
 

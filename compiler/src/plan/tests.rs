@@ -38,7 +38,6 @@ fn make(
 fn request(method: Method, budget: Budget, factor_type: DType) -> PlanRequest {
     PlanRequest {
         method,
-        method_implied_by: None,
         budget,
         allocation: Allocation::default(),
         projections: method.default_projections().to_vec(),

@@ -13,6 +13,9 @@ use crate::plan::{
 /// Iterations of planning with the bytes left over by the iteration before.
 const MAX_ITERATIONS: usize = 6;
 
+/// Bits of a weight in the smallest encoding.
+const LEAST_BITS: u64 = 2;
+
 pub(super) const SLACK: u64 = 128;
 
 /// A larger slack means that a size is infeasible.
@@ -39,6 +42,45 @@ impl ArtifactParts<'_> {
         request.budget = Budget::FileSize(u64::MAX);
         let kept = self.unchanged_plan(&request)?;
         Ok(self.file_length(&kept)?.max(self.source.size()))
+    }
+
+    /// Checks a requested size against the shapes of the matrices, before anything is measured.
+    ///
+    /// # Errors
+    /// [`PlanError::FileAboveSource`], [`PlanError::FileBelowShapes`].
+    pub fn check_size(&self, request: &PlanRequest) -> Result<(), PlanError> {
+        let budget = request.budget;
+        let Some(total) = to_file_budget(budget, self.source).file_size() else {
+            return Ok(());
+        };
+        let source_bytes = self.unchanged_bytes(request)?;
+        if total > source_bytes {
+            return Err(PlanError::FileAboveSource {
+                budget,
+                source_bytes,
+            });
+        }
+        let kept = self.unchanged_plan(request)?;
+        let factors = request.codes.evaluates_factors();
+        let saved = kept.units().iter().map(|unit| {
+            let least = unit.members.iter().map(|member| {
+                let values = (member.rows * member.cols) as u64;
+                let dense = values * LEAST_BITS / 8;
+                let rank_1 = (member.rows + member.cols) as u64 * LEAST_BITS / 8;
+                let is_projection = member.matrix.projection().is_some();
+                if factors && is_projection {
+                    rank_1
+                } else {
+                    dense
+                }
+            });
+            unit.bytes_after().saturating_sub(least.sum())
+        });
+        let least = self.file_length(&kept)?.saturating_sub(saved.sum());
+        if total < least {
+            return Err(PlanError::FileBelowShapes { budget, least });
+        }
+        Ok(())
     }
 
     pub(super) fn file_length(&self, plan: &Plan) -> Result<u64, PlanError> {
@@ -79,7 +121,9 @@ pub(crate) fn to_file_budget(budget: Budget, source: &ModelFile) -> Budget {
     let parameters: u64 = tensors.map(|t| t.rows as u64 * t.cols as u64).sum();
     match budget {
         Budget::Bits(bits) => Budget::FileSize((bits / 8.0 * parameters as f64) as u64),
-        Budget::Ratio(ratio) => Budget::FileSize((ratio * source.size() as f64) as u64),
+        Budget::Ratio(ratio) | Budget::SourceFraction(ratio) => {
+            Budget::FileSize((ratio * source.size() as f64) as u64)
+        }
         other => other,
     }
 }

@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use super::{BeforeAfter, Summary};
 use crate::estimate::StageSeconds;
+use crate::options::QualityLimit;
 use crate::system::show::{format_bytes, format_count};
 
 /// Forecast of a compilation.
@@ -24,9 +25,9 @@ pub struct Forecast {
     /// Maximum additional bytes for the source's weights, if included.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub with_source: Option<u64>,
-    /// Limit on the quality, as typed, if it decides on the size.
+    /// Limit on the quality, if it decides on the size.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub limit: Option<String>,
+    pub limit: Option<QualityLimit>,
     /// Free bytes at the artifact's location, if known.
     pub free_bytes: Option<u64>,
     /// Upper estimate of the memory without the mapped source.

@@ -17,9 +17,9 @@ use serde::{Deserialize, Serialize};
 use crate::choose::{self, SelectedArtifact, Trial};
 use crate::estimate::Estimate;
 use crate::make::{ArtifactBuilder, ArtifactWithSource, TreatmentReport};
-use crate::options::{CompileOptions, Treatment};
+use crate::options::{CompileOptions, QualityLimit, Treatment};
 use crate::system::clock::{Stage, StageClock};
-use crate::system::show::{file_name, format_bytes, format_count};
+use crate::system::show::{file_name, format_bytes, format_count, format_interval};
 use crate::tune::Tuning;
 
 pub use crate::planner::{EstimatedLosses, EstimatedMatrixLoss, UniformFile};
@@ -56,9 +56,9 @@ pub struct Report {
     pub treated: TreatmentReport,
     /// Evaluation on held-out text; absent if uncalibrated.
     pub quality: Option<Quality>,
-    /// Limit on the quality, as typed, if it decided on the size.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub limit: Option<String>,
+    /// Limit on the quality, if it decided on the size.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<QualityLimit>,
     /// Candidates among which the artifact was chosen.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub trials: Vec<Trial>,
@@ -220,7 +220,7 @@ impl Report {
         let record = chosen.built.record;
         let mut summary = Summary::new(source, &chosen.plan, &record, chosen.treatment.bias);
         summary.notes.extend(chosen.notes);
-        if let Some(limit) = &chosen.limit {
+        if let Some(limit) = chosen.limit {
             summary.show_limit(limit, chosen.plan.request());
         }
         Report {
@@ -282,10 +282,67 @@ fn percent(part: u64, whole: u64) -> f64 {
     100.0 * part as f64 / (whole.max(1)) as f64
 }
 
+impl Report {
+    /// Returns the bits of the artifact per weight of the source.
+    pub fn bits_per_weight(&self) -> f64 {
+        8.0 * self.bytes.after as f64 / self.summary.parameters.before.max(1) as f64
+    }
+
+    /// Returns the perplexity of the artifact over the source's, if measured.
+    pub fn perplexity_ratio(&self) -> Option<f64> {
+        let reference = self.quality.as_ref()?.evaluation.reference.as_ref()?;
+        Some(reference.perplexity_ratio)
+    }
+
+    /// Returns the result in a few lines: size, quality, time, and deviations from the request.
+    pub fn brief(&self) -> String {
+        let [before, after] = [self.bytes.before, self.bytes.after].map(format_bytes);
+        let mut lines = vec![
+            format!("{} -> {}", escape(&self.source), escape(&self.artifact)),
+            format!(
+                "  size           {before} -> {after} ({:.1} %), {:.2} bits per weight",
+                percent(self.bytes.after, self.bytes.before),
+                self.bits_per_weight(),
+            ),
+        ];
+        let quality = self.quality.as_ref().map(|quality| &quality.evaluation);
+        if let Some((evaluation, found)) = quality.and_then(|e| Some((e, e.reference.as_ref()?))) {
+            lines.push(format!(
+                "  perplexity     {:.3} -> {:.3}, {:.4} of the source's{}",
+                found.reference_perplexity,
+                evaluation.perplexity,
+                found.perplexity_ratio,
+                format_interval(found.perplexity_ratio_interval, 4),
+            ));
+            lines.push(format!(
+                "  KL divergence  {:.5} nats{}, same top token {:.1} %",
+                found.kl,
+                format_interval(found.kl_interval, 5),
+                100.0 * found.top1,
+            ));
+        }
+        let memory = self.peak_memory.map_or(String::new(), |bytes| {
+            format!(
+                ", {} of memory beside the mapped source",
+                format_bytes(bytes)
+            )
+        });
+        lines.push(format!(
+            "  time           {} on {}{memory}",
+            format_seconds(self.seconds.total),
+            format_count(self.threads, "thread"),
+        ));
+        let notes = self.summary.notes.iter();
+        lines.extend(notes.map(|note| format!("  note: {note}")));
+        lines.join("\n")
+    }
+}
+
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{} -> {}", escape(&self.source), escape(&self.artifact))?;
-        writeln!(f, "  bytes       {}", self.bytes.show_bytes(None))?;
+        let bits = format!("{:.2} bits per weight", self.bits_per_weight());
+        writeln!(f, "  bytes       {}", self.bytes.show_bytes(Some(&bits)))?;
         if let Some(made) = &self.with_source {
             writeln!(
                 f,
@@ -299,7 +356,7 @@ impl fmt::Display for Report {
         let [mut calibrate, mut measure, mut tune] = [const { String::new() }; 3];
         if let Some(calibration) = &self.calibration {
             write!(f, "\n{calibration}\n")?;
-            choose::show_trials(f, &self.trials, self.limit.as_deref())?;
+            choose::show_trials(f, &self.trials, self.limit)?;
             if let Some(tuning) = &self.tuning_of_bases {
                 writeln!(f, "  bases tuned {tuning}")?;
             }

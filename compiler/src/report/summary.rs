@@ -10,7 +10,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{BeforeAfter, percent, rms_and_largest};
-use crate::options::{Effort, PlanOptions};
+use crate::options::{Effort, PlanOptions, QualityLimit};
 use crate::plan::{Budget, Method, Plan, PlanRequest, UnitPlan};
 use crate::system::show::format_bytes;
 use crate::unit::{kv_bases, stored_tensors};
@@ -196,7 +196,7 @@ impl Summary {
 
 impl Summary {
     /// Shows the requested quality limit in place of the resulting file size.
-    pub(crate) fn show_limit(&mut self, limit: &str, request: &PlanRequest) {
+    pub(crate) fn show_limit(&mut self, limit: QualityLimit, request: &PlanRequest) {
         let PlanRequest { method, effort, .. } = *request;
         if method == Method::Quantise {
             self.asked = format!("--method {} {limit}", method.name());
@@ -253,23 +253,9 @@ fn summarise_projection(plan: &PlanRecord, projection: ProjectionKind) -> Projec
 }
 
 fn all_notes(plan: &Plan, record: &PlanRecord, ratio: f64) -> Vec<String> {
-    let PlanRequest {
-        method,
-        method_implied_by: method_from,
-        budget,
-        ..
-    } = *plan.request();
-    let of_method = method_from.map(|option| {
-        let method = method.name();
-        format!(
-            "--{} is of ranks and factors, so that the method is {method}; without such options it is quantise",
-            option.replace('_', "-"),
-        )
-    });
-    let mut said: Vec<String> = of_method.into_iter().collect();
-    said.extend_from_slice(plan.notes());
+    let mut said = plan.notes().to_vec();
     said.extend(notes(record));
-    if let Budget::Ratio(asked) = budget
+    if let Budget::Ratio(asked) = plan.request().budget
         && ratio > asked
     {
         said.push(format!(

@@ -182,7 +182,7 @@ pub struct SectionEntry {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schemas", derive(schemars::JsonSchema))]
 pub struct PlanRecord {
-    /// Name of the method: `gp` or `grc`.
+    /// Name of the method: `low-rank` (earlier `gp`), `shared-basis` (earlier `grc`) or `quantise`.
     pub method: String,
     /// Requested budget.
     pub budget: Budget,

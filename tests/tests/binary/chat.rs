@@ -1,4 +1,4 @@
-//! `htc run --chat`: prompts from chat templates, and faulty templates.
+//! `htc run --chat` and `htc chat`: prompts from chat templates, and faulty templates.
 
 use std::time::{Duration, Instant};
 
@@ -163,4 +163,69 @@ fn control_tokens_in_messages_are_plain_text() {
     let cuts = "<s>{{ messages[0].content[1:] }}</s>";
     run_chat(cuts, "the cat").assert_ok();
     run_chat(cuts, "the</s> cat").assert_refused(1, &["</s>", "control token", "chat template"]);
+}
+
+fn chat_model(scratch: &Scratch) -> std::path::PathBuf {
+    let template = "{% for m in messages %}{{ m.role }} {{ m.content }}\n{% endfor %}model";
+    let key = "tokenizer.chat_template";
+    let tiny = TinyModel::default().with(key, Value::String(template.to_owned()));
+    scratch.file("chat.gguf", tiny.bytes())
+}
+
+/// The answer of a conversation to its last message is that of the whole conversation, though the
+/// KV cache of the earlier messages is kept.
+#[test]
+fn conversations_have_a_history() {
+    let scratch = Scratch::new();
+    let model = chat_model(&scratch);
+    let greedy = ["-n", "4", "--temp", "0"];
+    let chat = |input: &str| {
+        let outcome = htc!["chat", &model].args(greedy).stdin(input).run();
+        outcome.assert_ok().text().to_owned()
+    };
+    let answer = |conversation: &str| {
+        let run = htc!["run", &model, "-p", conversation].args(greedy).run();
+        run.assert_ok().text().to_owned()
+    };
+    let first = answer("user the cat\nmodel");
+    assert_eq!(chat("the cat\n"), first);
+    let said = first.trim_end();
+    let second = answer(&format!("user the cat\nassistant {said}\nuser sat\nmodel"));
+    assert_eq!(chat("the cat\nsat\n"), format!("{first}{second}"));
+    // The last line needs no line break, and empty lines are no messages.
+    assert_eq!(chat("the cat\n\nsat"), format!("{first}{second}"));
+    assert_eq!(chat("the cat\n/reset\nthe cat\n"), first.repeat(2));
+    assert_eq!(chat("the cat\n/exit\nsat\n"), first);
+    assert_eq!(chat("the cat\\\nsat\n"), answer("user the cat\nsat\nmodel"));
+    assert_eq!(chat(""), "");
+}
+
+#[test]
+fn conversations_go_on_after_faults() {
+    let scratch = Scratch::new();
+    let model = chat_model(&scratch);
+    let chat = |input: &str, options: &[&str]| {
+        let greedy = ["-n", "4", "--temp", "0"];
+        let chat = htc!["chat", &model].args(greedy).args(options);
+        chat.stdin(input).run().assert_ok()
+    };
+    let plain = chat("the cat\n", &[]).stdout;
+    let unknown = chat("/help\nthe cat\n", &[]);
+    assert!(unknown.stderr.contains("/help: there are /reset and /exit"));
+    assert_eq!(unknown.stdout, plain);
+    let long = "the cat sat on ".repeat(200);
+    let full = chat(&format!("{long}\nthe cat\n"), &["-c", "64"]);
+    assert!(full.stderr.contains("longer than the context of 64"), "{}", full.stderr);
+    assert_eq!(full.stdout, plain);
+    let many = "the cat\n".repeat(20);
+    let forgets = chat(&many, &["-c", "64"]);
+    assert!(forgets.stderr.contains("oldest messages are forgotten"));
+    assert_eq!(forgets.text().lines().count(), 20, "{}", forgets.text());
+    let binary = htc!["chat", &model].stdin(b"\xff\n".to_vec()).run();
+    binary.assert_refused(1, &["standard input", "UTF-8"]);
+    htc!["chat", &model, "-c", "999999"]
+        .run()
+        .assert_refused(2, &["--ctx-size 999999", "positions"]);
+    let plain = scratch.file("plain.gguf", TinyModel::default().bytes());
+    htc!["chat", &plain].run().assert_refused(2, &["plain.gguf", "no chat template"]);
 }

@@ -1,12 +1,25 @@
 use htc_tests::{Scratch, TinyModel, htc};
 
-const COMMANDS: [&str; 13] = [
-    "compile", "plan", "analyse", "eval", "bench", "run", "export", "inspect", "verify",
-    "tokenize", "schema", "clean", "report",
+const COMMANDS: [&str; 16] = [
+    "compile",
+    "plan",
+    "analyse",
+    "eval",
+    "bench",
+    "run",
+    "chat",
+    "export",
+    "inspect",
+    "verify",
+    "tokenize",
+    "schema",
+    "clean",
+    "report",
+    "completions",
+    "man",
 ];
 
-const CALIBRATION: &str = "--calibration --calibration-tokens --context --cache \
-    --trust-cache --lock-timeout";
+const CALIBRATION: &str = "--calibration --calibration-tokens --calibration-context --cache";
 
 const PLANNING: &str = "--method --rank --ratio --parameters --bytes --mean-rank --allocator \
     --rank-floor --rank-cap --first-positions --gpu --tokens-per-joule --energy --projections --factor-type";
@@ -28,7 +41,7 @@ fn every_command_explains_its_options() {
         (
             "compile",
             &format!(
-                "--output -o --plan --dry-run --gauge --threads --force --probe-layer --report {CALIBRATION} {PLANNING}"
+                "--output -o --target-size --bpw --plan --dry-run --gauge --threads -t --force --report --json --verbose -q {CALIBRATION} {PLANNING}"
             )[..],
         ),
         (
@@ -41,22 +54,25 @@ fn every_command_explains_its_options() {
         ),
         (
             "eval",
-            "--text --context --chunks --reference --kv --threads --json",
+            "--text --ctx-size -c --chunks --reference --kv --threads --json",
         ),
         (
             "bench",
-            "--against --against-model --fraction --text --chunks --pairs --warm-up --cool-down --prompts --tokens --context \
+            "--against --against-model --fraction --text --chunks --pairs --warm-up --cool-down --prompts --tokens --contexts \
              --sensor --seed --gates --kv --threads --time-limit -o --output --force --json",
         ),
         (
             "run",
-            "-p --prompt --prompt-file --chat --system -n --temp --top-k --top-p --seed --fraction --thermal --power-cap --sensor \
-             --events --speculate --draft-length --verifier --adapt --adapt-state --kv --kv-keep --on-full --threads --json",
+            "-p --prompt --file -f -m --chat --system -n --n-predict -c --ctx-size --temp --top-k --top-p --seed -s --fraction --thermal --power-cap --sensor \
+             --events --draft --draft-length --verifier --adapt --adapt-state --kv --kv-keep --on-full --threads --json",
         ),
         (
             "export",
-            "--output -o --to-safetensors --as --lora --threads --force --json",
+            "--output -o --format --type --lora --threads --force --json",
         ),
+        ("chat", "--system -n -c --temp --seed -s --kv --threads -t"),
+        ("completions", "bash"),
+        ("man", "--output -o --force"),
         ("inspect", "--json"),
         ("verify", "--json"),
         ("tokenize", "--text --special --json"),
@@ -76,11 +92,11 @@ fn every_command_explains_its_options() {
 #[test]
 fn short_help_fits_a_screen() {
     const SECTIONS: [&str; 5] = [
-        "How small:",
-        "On what text:",
-        "Which method:",
-        "Where:",
-        "How careful:",
+        "Size and quality:",
+        "Calibration:",
+        "Compilation:",
+        "Output:",
+        "Checks:",
     ];
     for command in ["compile", "plan", "analyse", "eval", "run"] {
         let short = htc![command, "-h"].run().assert_ok();
@@ -96,10 +112,26 @@ fn short_help_fits_a_screen() {
             let found: Vec<&str> = found.collect();
             assert_eq!(found, SECTIONS, "{command} {flag}");
         }
-        for option in ["--ratio", "--calibration", "--method", "--output"] {
+        for option in [
+            "--target-size",
+            "--bpw",
+            "--preset",
+            "--codes",
+            "--effort",
+            "--calibration",
+            "--output",
+        ] {
             assert!(short.text().contains(option), "{command} -h: no {option}");
         }
-        assert!(!short.text().contains("--tokens-per-joule") && short.text().contains("--help"));
+        // Research stands in the long help alone, under its own heading.
+        let long = htc![command, "--help"].run().assert_ok();
+        let (before, research) = long.text().split_once("Research:").unwrap();
+        for option in ["--method", "--ratio", "--gauge", "--tokens-per-joule"] {
+            assert!(!short.text().contains(option), "{command} -h: {option}");
+            let line = format!("{option} <");
+            assert!(!before.contains(&line) && research.contains(&line), "{option}");
+        }
+        assert!(short.text().contains("--help"));
     }
 }
 
@@ -131,10 +163,15 @@ fn every_allocator_is_explained() {
 fn version_is_shown() {
     for flag in ["--version", "-V"] {
         let outcome = htc![flag].run().assert_ok();
-        assert_eq!(
-            outcome.text().trim(),
-            format!("htc {}", env!("CARGO_PKG_VERSION"))
-        );
+        let lines: Vec<&str> = outcome.text().lines().collect();
+        let [version, processor, cuda] = lines[..] else {
+            panic!("{lines:?}");
+        };
+        let expected = format!("htc {}", env!("CARGO_PKG_VERSION"));
+        assert!(version.starts_with(&expected), "{version}");
+        assert!(processor.starts_with("processor: kernels for "), "{processor}");
+        // The suites hide the GPUs of the machine.
+        assert!(cuda.starts_with("CUDA: no"), "{cuda}");
     }
 }
 
@@ -149,8 +186,8 @@ fn missing_command_is_a_usage_error_and_lists_commands() {
 #[test]
 fn missing_arguments_are_named() {
     for (arguments, words) in [
-        (&["compile"][..], &["<IN>", "--output"][..]),
-        (&["compile", "in.gguf"], &["--output"]),
+        (&["compile"][..], &["<IN>", "<OUT>"][..]),
+        (&["compile", "in.gguf"], &["<OUT>"]),
         (&["compile", "-o", "out.htz"], &["<IN>"]),
         (&["plan"], &["<IN>"]),
         (&["analyse"], &["<MODEL>"]),
@@ -179,8 +216,8 @@ fn unknown_arguments_are_named() {
     for (arguments, word) in [
         (&["decompress"][..], "decompress"),
         (&["--quiet"], "--quiet"),
-        (&["compile", "a", "-o", "b", "--rnak", "3"], "--rnak"),
-        (&["compile", "a", "b", "-o", "c"], "'b'"),
+        (&["compile", "a", "-o", "b.htz", "--rnak", "3"], "--rnak"),
+        (&["compile", "a", "b.htz", "c.htz"], "'c.htz'"),
         (&["run", "a", "--beam", "3"], "--beam"),
         (&["eval", "a", "--text", "b", "--ratio", "1"], "--ratio"),
         (&["inspect", "a", "--force"], "--force"),
@@ -194,12 +231,25 @@ fn unknown_arguments_are_named() {
 fn conflicting_options_are_named() {
     for (arguments, words) in [
         (
-            &["compile", "a", "-o", "b", "--rank", "3", "--ratio", "0.5"][..],
+            &["compile", "a", "-o", "b.htz", "--rank", "3", "--ratio", "0.5"][..],
             ["--rank", "--ratio"],
         ),
         (
             &["run", "a", "-p", "text", "--prompt-file", "f"],
-            ["--prompt", "--prompt-file"],
+            ["--prompt", "--file"],
+        ),
+        (&["run", "a", "-m", "b"], ["--model", "MODEL"]),
+        (
+            &["compile", "a", "b.htz", "-o", "c.htz"],
+            ["--output", "OUT"],
+        ),
+        (
+            &["compile", "a", "b.htz", "--json", "--report", "r.json"],
+            ["--json", "--report"],
+        ),
+        (
+            &["compile", "a", "b.htz", "--quiet", "--verbose"],
+            ["--quiet", "--verbose"],
         ),
         (
             &["plan", "a", "--bytes", "3", "--parameters", "5"],
@@ -211,7 +261,7 @@ fn conflicting_options_are_named() {
         ),
         (&["plan", "a", "--force"], ["--output", "required"]),
         (
-            &["compile", "a", "-o", "b", "--rank", "3", "--rank", "4"],
+            &["compile", "a", "-o", "b.htz", "--rank", "3", "--rank", "4"],
             ["--rank", "multiple"],
         ),
     ] {
@@ -267,7 +317,7 @@ const PLANNING_VALUES: &[(&str, &[&str])] = &[
             "0",
             "-1",
             "1.5",
-            "5M",
+            "5P",
             "MB",
             "0.1B",
             "nan",
@@ -294,7 +344,7 @@ fn eval_refuses_values_out_of_range() {
     assert_names_the_option(
         &["eval", "no.gguf", "--text", "no.txt"],
         &[
-            ("--context", &["0", "1", "99999999999", "long"]),
+            ("--ctx-size", &["0", "1", "99999999999", "long"]),
             ("--chunks", &["0", "some"]),
             ("--threads", &["0", "1025"]),
         ],
@@ -337,7 +387,7 @@ fn negative_numbers_are_values() {
         ),
         (
             &["eval", "no.gguf", "--text", "no.txt"],
-            &["--context", "--chunks", "--threads"],
+            &["--ctx-size", "--chunks", "--threads"],
         ),
         (
             &["run", "no.gguf", "-p", "text"],
@@ -361,14 +411,16 @@ fn negative_numbers_are_values() {
 #[test]
 fn errors_list_the_allowed_values() {
     for (option, value, words) in [
-        ("--method", "svd", &["gp", "grc"][..]),
+        ("--method", "svd", &["low-rank", "shared-basis", "quantise"][..]),
+        ("--target-size", "150%", &["60%", "3.2MB"]),
+        ("--target-size", "0%", &["60%"]),
         ("--projections", "x", &["q", "gate", "down"]),
         ("--factor-type", "iq3_s", &["f32", "bf16", "q8_0", "q2_k"]),
         ("--rank", "0", &["at least 1", "full"]),
         ("--ratio", "2", &["0", "1"]),
         ("--allocator", "best", &["uniform", "waterfill", "cachefit"]),
         ("--gpu", "voodoo", &["rtx-4090", "h100-sxm", "t4"]),
-        ("--bytes", "5M", &["3.5MB", "400MiB"]),
+        ("--bytes", "5P", &["3.5MB", "400MiB"]),
         ("--rank-floor", "2.5", &["fraction"]),
     ] {
         let outcome = htc!["compile", "no.gguf", "-o", "no.htz", option, value].run();
@@ -396,4 +448,104 @@ fn unwritable_stderr_is_not_an_error() {
     shell(compile, &[&model, &output, &report]);
     assert!(report.is_file());
     htc!["verify", &output].run().assert_ok();
+}
+
+/// The spellings of other programs are accepted.
+#[test]
+fn options_have_the_names_of_other_programs() {
+    for arguments in [
+        &["compile", "no.gguf", "out.htz"][..],
+        &["quantize", "no.gguf", "out.htz", "--bits", "4"],
+        &["quantise", "no.gguf", "-o", "out.htz", "--target-bpw", "4"],
+        &["compile", "no.gguf", "out.htz", "--file-size", "3.2M"],
+        &["compile", "no.gguf", "out.htz", "--target-size", "60%"],
+        &["compile", "no.gguf", "out.htz", "--method", "quantize"],
+        &["compile", "no.gguf", "OUT.HTZ", "--context", "64"],
+        &["compile", "no.gguf", "out.htz", "--method", "gp", "--rank", "4"],
+        &["compile", "no.gguf", "out.htz", "--method", "grc", "--rank", "4"],
+        &["run", "-m", "no.gguf", "-p", "a", "--n-predict", "4"],
+        &["run", "no.gguf", "-p", "a", "--temperature", "0", "-t", "2"],
+        &["run", "no.gguf", "-p", "a", "-s", "1", "-c", "64"],
+        &["run", "no.gguf", "-p", "a", "--speculate", "0.5"],
+        &["eval", "no.gguf", "--text", "no.txt", "--context", "64"],
+        &["export", "no.gguf", "-o", "out.gguf", "--as", "q8_0"],
+        &["export", "no.gguf", "--to-safetensors", "out"],
+        &["export", "no.gguf", "-o", "out", "--format", "safetensors"],
+    ] {
+        let outcome = htc![].args(arguments).as_typed().run();
+        outcome.assert_refused(1, &["no.gguf", "no such file"]);
+    }
+}
+
+#[test]
+fn outputs_of_other_formats_are_refused() {
+    for (arguments, words) in [
+        (&["compile", "no.gguf", "out.gguf"][..], &[".htz", "export"][..]),
+        (&["compile", "no.gguf", "out.bin"], &["extension .htz"]),
+        (&["compile", "no.gguf", "out"], &["extension .htz"]),
+        (&["compile", "no.gguf", "/tmp"], &["--format", "safetensors"]),
+        (
+            &["export", "no.htz", "-o", "out"],
+            &[".gguf", "--format safetensors"],
+        ),
+        (
+            &["export", "no.htz", "-o", "out.gguf", "--format", "safetensors"],
+            &["--format gguf"],
+        ),
+    ] {
+        let outcome = htc![].args(arguments).as_typed().run();
+        outcome.assert_refused(2, words);
+    }
+}
+
+/// A method that loses far more than the default is never chosen by an option.
+#[test]
+fn options_of_factors_require_a_method() {
+    for options in [
+        &["--ratio", "0.8"][..],
+        &["--rank", "4"],
+        &["--bytes", "150kB"],
+        &["--parameters", "5"],
+        &["--mean-rank", "4"],
+        &["--projections", "q,k"],
+        &["--factor-type", "f16"],
+        &["--rank-floor", "4"],
+        &["--gauge", "axiom"],
+    ] {
+        let scratch = Scratch::new();
+        let model = scratch.file("model.gguf", TinyModel::default().bytes());
+        let output = scratch.path("out.htz");
+        let compile = htc!["compile", &model, &output].args(options).as_typed();
+        let words = [options[0], "--method low-rank or shared-basis"];
+        compile.run().assert_refused(2, &words);
+        let plan = htc!["plan", &model].args(options).as_typed();
+        plan.run().assert_refused(2, &words);
+    }
+}
+
+/// The scripts of all shells, and a page for every command.
+#[test]
+fn completions_and_manual_pages_are_written() {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let script = htc!["completions", shell].run().assert_ok();
+        for word in ["compile", "target-size"] {
+            assert!(script.text().contains(word), "{shell}: {word}");
+        }
+        assert!(!script.text().contains("render-chat-template") || shell == "bash");
+    }
+    htc!["completions", "sh"].run().assert_refused(2, &["sh", "bash"]);
+    let scratch = Scratch::new();
+    let folder = scratch.path("pages");
+    let man = || htc!["man", "-o", &folder];
+    man().run().assert_refused(1, &["pages"]);
+    std::fs::create_dir(&folder).unwrap();
+    man().run().assert_ok();
+    for command in COMMANDS {
+        let page = folder.join(format!("htc-{command}.1"));
+        let page = std::fs::read_to_string(page).unwrap();
+        assert!(page.contains(&format!("htc\\-{command}")), "{command}: {page}");
+    }
+    assert!(folder.join("htc.1").is_file());
+    man().run().assert_refused(1, &["htc.1", "--force"]);
+    man().arg("--force").run().assert_ok();
 }

@@ -38,6 +38,30 @@ pub struct Message {
     pub content: String,
 }
 
+impl Message {
+    fn new(role: &str, content: &str) -> Message {
+        Message {
+            role: role.to_owned(),
+            content: content.to_owned(),
+        }
+    }
+
+    /// Returns the message with which a conversation begins: how the model is to answer.
+    pub fn system(content: &str) -> Message {
+        Message::new("system", content)
+    }
+
+    /// Returns a message of the user.
+    pub fn user(content: &str) -> Message {
+        Message::new("user", content)
+    }
+
+    /// Returns an answer of the model.
+    pub fn assistant(content: &str) -> Message {
+        Message::new("assistant", content)
+    }
+}
+
 /// Renders a conversation up to the start of the model's answer.
 ///
 /// Steps and text length are bounded; memory is not, see [`render`](super::render).

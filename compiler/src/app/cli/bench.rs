@@ -62,7 +62,7 @@ pub struct BenchArgs {
     pub tokens: UniqueList<usize>,
     /// Measure reading contexts of these lengths, too, and 32 tokens behind each; `all` is 128 and its doubles
     /// up to the model's context
-    #[arg(long, value_name = "LIST|all", help_heading = heading::BENCH_PROTOCOL, allow_negative_numbers = true, value_parser = parse_contexts)]
+    #[arg(long = "contexts", alias = "context", value_name = "LIST|all", help_heading = heading::BENCH_PROTOCOL, allow_negative_numbers = true, value_parser = parse_contexts)]
     pub context: Option<Contexts>,
     /// Measure joules and temperature of every run, too: nvml[:INDEX|UUID], hwmon (the processor),
     /// trace:FILE (CSV), sim[:KEY=VALUE,...]; an error where there is no such sensor

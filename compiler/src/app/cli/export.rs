@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{ArgGroup, Args};
+use clap::{ArgGroup, Args, ValueEnum};
 use htc_formats::{DType, block};
 
 use super::{ThreadArgs, gguf_path, output_path};
@@ -10,9 +10,18 @@ use crate::export::{DEFAULT_TYPE, ExportOptions, ExportTarget};
 
 const EXAMPLES: &str = "Examples:
   htc export model.htz -o model.gguf
-  htc export model.htz -o model.gguf --as q8_0
+  htc export model.htz -o model.gguf --type q8_0
   htc export model.htz -o base.gguf --lora factors.gguf
-  htc export model.htz --to-safetensors folder --as bf16";
+  htc export model.htz -o folder --format safetensors --type bf16";
+
+/// Format of an export.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ExportFormat {
+    /// One .gguf, for llama.cpp and its kin
+    Gguf,
+    /// A folder with config.json, tokenizer and .safetensors, for transformers
+    Safetensors,
+}
 
 /// Arguments of `htc export`.
 #[derive(Debug, Args)]
@@ -22,16 +31,26 @@ pub struct ExportArgs {
     /// Artifact to export (.htz)
     #[arg(value_name = "ARTIFACT")]
     pub artifact: PathBuf,
-    /// Model to write (.gguf): matrices in types of GGUF stay as they are stored, block for block
-    #[arg(short, long, value_name = "OUT", value_parser = gguf_path())]
-    pub output: Option<PathBuf>,
-    /// Folder to write, with config.json, tokenizer and .safetensors, as transformers loads it
-    #[arg(long, value_name = "DIR", value_parser = output_path())]
-    pub to_safetensors: Option<PathBuf>,
+    /// Model to write: a .gguf, or a folder with --format safetensors
+    #[arg(short, long, value_name = "OUT", value_parser = output_path())]
+    output: Option<PathBuf>,
+    /// Format of OUT: gguf, where matrices in types of GGUF stay as they are stored, block for block;
+    /// safetensors, a folder with config.json and tokenizer, as transformers loads it
+    #[arg(
+        long,
+        value_name = "gguf|safetensors",
+        value_enum,
+        default_value = "gguf",
+        requires = "output"
+    )]
+    format: ExportFormat,
+    /// Earlier spelling of -o DIR --format safetensors.
+    #[arg(long, value_name = "DIR", value_parser = output_path(), hide = true, conflicts_with = "format")]
+    to_safetensors: Option<PathBuf>,
     /// Type of the matrices that no GGUF, or no folder, can hold as they are stored: factors of low
     /// rank are multiplied, and blocks in a folder decoded; f32, f16, bf16, and in a GGUF the types of
     /// blocks that htc writes
-    #[arg(long = "as", value_name = "TYPE", default_value_t = DEFAULT_TYPE, value_parser = parse_type)]
+    #[arg(long = "type", alias = "as", value_name = "TYPE", default_value_t = DEFAULT_TYPE, value_parser = parse_type)]
     pub dtype: DType,
     /// Write the factors of low rank as they are stored into this file (.gguf), an adapter (LoRA) for
     /// OUT: a base with what it lacks keeps the base there; where there are factors alone, it has zeros
@@ -49,21 +68,44 @@ pub struct ExportArgs {
 
 impl ExportArgs {
     /// Returns the export options.
-    pub fn options(&self) -> ExportOptions {
-        let target = match &self.to_safetensors {
-            Some(path) => ExportTarget::Safetensors { path: path.clone() },
-            None => ExportTarget::Gguf {
-                path: self.output.clone().unwrap_or_default(),
+    ///
+    /// # Errors
+    /// The format, the name of the output and the adapter contradict each other, with the remedy.
+    pub fn options(&self) -> Result<ExportOptions, &'static str> {
+        let output = self.output.clone().unwrap_or_default();
+        let is_gguf = output
+            .extension()
+            .is_some_and(|extension| extension.eq_ignore_ascii_case("gguf"));
+        let target = match (&self.to_safetensors, self.format) {
+            (Some(path), _) => ExportTarget::Safetensors { path: path.clone() },
+            (None, ExportFormat::Safetensors) if is_gguf => {
+                return Err(
+                    "-o: a .gguf is written with --format gguf; name a folder for safetensors",
+                );
+            }
+            (None, ExportFormat::Safetensors) if self.lora.is_some() => {
+                return Err(
+                    "--lora: an adapter belongs to a GGUF; leave it or --format safetensors out",
+                );
+            }
+            (None, ExportFormat::Safetensors) => ExportTarget::Safetensors { path: output },
+            (None, ExportFormat::Gguf) if !is_gguf => {
+                return Err(
+                    "-o: a GGUF has the extension .gguf; for a folder pass --format safetensors",
+                );
+            }
+            (None, ExportFormat::Gguf) => ExportTarget::Gguf {
+                path: output,
                 lora: self.lora.clone(),
             },
         };
-        ExportOptions {
+        Ok(ExportOptions {
             artifact: self.artifact.clone(),
             target,
             dtype: self.dtype,
             threads: self.threads.count(),
             overwrite: self.force,
-        }
+        })
     }
 }
 

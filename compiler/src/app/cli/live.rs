@@ -44,7 +44,7 @@ impl LiveArgs {
 /// How keys and values are stored, in any kind.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct KvKindArgs {
-    /// KV cache: f16, f32, q8_0, q4_0, q8_0-rotated, q4_0-rotated; or in bases of the artifact
+    /// KV cache: f16, f32, q8_0, q4_0, q8_0-rotated, q4_0-rotated, or bases of the artifact
     ///
     /// static:R, static-hybrid:R (the first and last 32 positions in full) and oja:R (bases that follow the text) need an
     /// artifact with bases (compile --kv-bases) and take no draft; R is the rank over the size of a head, rounded to one

@@ -1,7 +1,8 @@
 //! Arguments of `htc run`.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use clap::builder::TypedValueParser as _;
@@ -19,7 +20,7 @@ use crate::options::flags::parse_if;
 pub enum AdaptArg {
     /// not at all
     Off,
-    /// its bases turn towards what they failed to capture (a draft in shared bases: compile --method grc)
+    /// its bases turn towards what they failed to capture (a draft in shared bases: compile --method shared-basis)
     Oja,
     /// what its head reads is corrected by gradient descent on the divergence from the model
     Gradient,
@@ -43,42 +44,13 @@ pub enum DraftModel {
     Model(PathBuf),
 }
 
-/// Arguments of `htc run`.
-#[derive(Debug, Args)]
-pub struct RunArgs {
-    /// Model to run (.gguf, folder or .htz)
-    pub model: PathBuf,
-    /// Text to continue; without it and --prompt-file, standard input is read
-    #[arg(short, long, value_name = "TEXT", help_heading = heading::RUN_TEXT, conflicts_with = "prompt_file")]
-    pub prompt: Option<String>,
-    /// File whose text is to be continued (UTF-8)
-    #[arg(long, value_name = "FILE", help_heading = heading::RUN_TEXT)]
-    pub prompt_file: Option<PathBuf>,
-    /// Take the text as a message of a conversation, which the model answers
-    ///
-    /// It is written by the model's chat template, and the model's end of turn ends the answer.
-    #[arg(long, help_heading = heading::RUN_TEXT)]
-    pub chat: bool,
-    /// What the conversation begins with: how the model is to answer
-    #[arg(long, value_name = "TEXT", help_heading = heading::RUN_TEXT, requires = "chat")]
-    pub system: Option<String>,
-    /// Tokens to write at most; -1: until the model ends or its context is full [default: -1]
-    #[arg(
-        short = 'n',
-        value_name = "N",
-        help_heading = heading::RUN_LENGTH,
-        allow_negative_numbers = true,
-        default_value = "-1",
-        hide_default_value = true,
-        value_parser = parse_run_length
-    )]
-    pub tokens: RunLength,
-    /// Go on after the model's end-of-sequence token
-    #[arg(long, help_heading = heading::RUN_LENGTH)]
-    pub ignore_eos: bool,
+/// How tokens are drawn.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct SamplingArgs {
     /// Temperature; 0 always takes the likeliest token
     #[arg(
         long,
+        alias = "temperature",
         value_name = "T",
         help_heading = heading::RUN_TOKENS,
         default_value_t = 0.8,
@@ -96,7 +68,7 @@ pub struct RunArgs {
         value_parser = parse_top_k
     )]
     pub top_k: usize,
-    /// Sample among the likeliest tokens that together reach probability P
+    /// Sample among the likeliest tokens that reach probability P together
     #[arg(
         long,
         value_name = "P",
@@ -106,29 +78,79 @@ pub struct RunArgs {
         value_parser = parse_top_p
     )]
     pub top_p: f32,
-    /// Seed; the same seed gives the same text
+    /// Seed; the same seed gives the same text [default: random, and printed]
     #[arg(
+        short,
         long,
         value_name = "S",
         help_heading = heading::RUN_TOKENS,
-        default_value_t = 0,
         allow_negative_numbers = true,
         value_parser = parse_seed
     )]
-    pub seed: u64,
-    /// Let a cheaper model draft what this one reads in one pass: itself on this part of its weights' bytes, or another
-    /// model
+    pub seed: Option<u64>,
+}
+
+impl SamplingArgs {
+    /// Returns the seed: the requested one, or a random one.
+    pub fn seed(&self) -> u64 {
+        // The keys of a hasher are random.
+        self.seed
+            .unwrap_or_else(|| RandomState::new().build_hasher().finish())
+    }
+}
+
+/// Arguments of `htc run`.
+#[derive(Debug, Args)]
+pub struct RunArgs {
+    /// Model to run (.gguf, folder or .htz); also as -m MODEL
+    #[arg(value_name = "MODEL", required_unless_present = "model_option")]
+    model: Option<PathBuf>,
+    /// Model to run
+    #[arg(id = "model_option", short = 'm', long = "model", value_name = "MODEL", conflicts_with = "model", hide_short_help = true, help_heading = heading::RUN_TEXT)]
+    model_option: Option<PathBuf>,
+    /// Text to continue; without it and --file, standard input is read
+    #[arg(short, long, value_name = "TEXT", help_heading = heading::RUN_TEXT, conflicts_with = "prompt_file")]
+    pub prompt: Option<String>,
+    /// File whose text is to be continued (UTF-8)
+    #[arg(short = 'f', long = "file", alias = "prompt-file", value_name = "FILE", help_heading = heading::RUN_TEXT)]
+    pub prompt_file: Option<PathBuf>,
+    /// Take the text as a message and answer it; htc chat holds a conversation
     ///
-    /// The other model has the same vocabulary. The text is the same as without, or of the same distribution where
+    /// It is written by the model's chat template, and the model's end of turn ends the answer.
+    #[arg(long, help_heading = heading::RUN_TEXT)]
+    pub chat: bool,
+    /// What the conversation begins with: how the model is to answer
+    #[arg(long, value_name = "TEXT", help_heading = heading::RUN_TEXT, requires = "chat")]
+    pub system: Option<String>,
+    /// Tokens to write at most [default: -1, until the model ends]
+    #[arg(
+        short = 'n',
+        long = "n-predict",
+        value_name = "N",
+        help_heading = heading::RUN_LENGTH,
+        allow_negative_numbers = true,
+        default_value = "-1",
+        hide_default_value = true,
+        value_parser = parse_run_length
+    )]
+    pub tokens: RunLength,
+    /// Go on after the model's end-of-sequence token
+    #[arg(long, help_heading = heading::RUN_LENGTH)]
+    pub ignore_eos: bool,
+    #[command(flatten)]
+    pub sampling: SamplingArgs,
+    /// Another model, or a fraction of this one's bytes, drafts tokens
+    ///
+    /// The draft has the same vocabulary. The text is the same as without, or of the same distribution where
     /// tokens are drawn.
-    #[arg(long, value_name = "F|MODEL", help_heading = heading::RUN_DRAFT, allow_negative_numbers = true, value_parser = clap::builder::OsStringValueParser::new().try_map(parse_drafter))]
-    pub speculate: Option<DraftModel>,
+    #[arg(long = "draft", alias = "speculate", value_name = "MODEL|FRACTION", help_heading = heading::RUN_DRAFT, allow_negative_numbers = true, value_parser = clap::builder::OsStringValueParser::new().try_map(parse_drafter))]
+    pub draft: Option<DraftModel>,
     /// Tokens of a draft, 1 to 16 (the first token and one behind every 32 drafts are written without); auto: as many
     /// as pay by what was measured so far, or none [default: auto]
     #[arg(long, value_name = "N|auto", help_heading = heading::RUN_DRAFT, hide_short_help = true, allow_negative_numbers = true, value_parser = parse_draft_length)]
     pub draft_length: Option<DraftLength>,
     /// Let MODEL, an artifact, draft for the model that it was made from, whose text this is then: a model, or `source`
-    /// for the weights in the artifact (compile --with-source); --speculate F drafts with a part of the artifact
+    /// for the weights in the artifact (compile --with-source); --draft FRACTION drafts with a part of the artifact
     #[arg(long, value_name = "MODEL|source", help_heading = heading::RUN_DRAFT, hide_short_help = true, value_parser = clap::builder::OsStringValueParser::new().map(ReferenceModel::from))]
     pub verifier: Option<ReferenceModel>,
     /// Let the draft learn from tokens that were not kept; the text stays the model's own
@@ -144,6 +166,8 @@ pub struct RunArgs {
     /// Without the last of the model's refinements (compile --planes 2), then with less components of factors.
     #[arg(long, value_name = "F", help_heading = heading::OUTPUT, allow_negative_numbers = true, value_parser = parse_fraction)]
     pub fraction: Option<ActiveFraction>,
+    #[command(flatten)]
+    pub context: ContextArgs,
     #[command(flatten, next_help_heading = heading::OUTPUT)]
     pub kv: KvKindArgs,
     /// Keep so many positions of the prompt in the KV cache, 33 at least: those that its end looks at most, and its end
@@ -160,6 +184,60 @@ pub struct RunArgs {
     /// Print the text and what was measured as JSON when all is written
     #[arg(long, help_heading = heading::OUTPUT)]
     pub json: bool,
+}
+
+/// Size of the context.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct ContextArgs {
+    /// Positions of the context [default: as many as the model was trained for]
+    #[arg(short, long = "ctx-size", value_name = "N", help_heading = heading::RUN_LENGTH, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..))]
+    ctx_size: Option<u32>,
+}
+
+impl ContextArgs {
+    /// Returns the requested number of positions.
+    pub fn positions(self) -> Option<usize> {
+        self.ctx_size.map(|positions| positions as usize)
+    }
+}
+
+impl RunArgs {
+    /// Returns the path of the model.
+    pub fn model(&self) -> &Path {
+        let model = self.model.as_deref().or(self.model_option.as_deref());
+        model.unwrap_or(Path::new(""))
+    }
+}
+
+/// Arguments of `htc chat`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Type a message and Enter. A line that ends in \\ goes on in the next one.
+  /reset  forget the conversation      Ctrl-C  stop the answer
+  /exit   end, as does Ctrl-D"
+)]
+pub struct ChatArgs {
+    /// Model to talk with (.gguf, folder or .htz); it needs a chat template
+    pub model: PathBuf,
+    /// What the conversation begins with: how the model is to answer
+    #[arg(long, value_name = "TEXT", help_heading = heading::RUN_TEXT)]
+    pub system: Option<String>,
+    /// Tokens of an answer at most; -1: until the model ends it [default: -1]
+    #[arg(short = 'n', long = "n-predict", value_name = "N", help_heading = heading::RUN_LENGTH, allow_negative_numbers = true, default_value = "-1", hide_default_value = true, value_parser = parse_run_length)]
+    pub tokens: RunLength,
+    #[command(flatten)]
+    pub context: ContextArgs,
+    #[command(flatten)]
+    pub sampling: SamplingArgs,
+    /// Touch at most this part of the weights' bytes for every token
+    #[arg(long, value_name = "F", help_heading = heading::OUTPUT, allow_negative_numbers = true, value_parser = parse_fraction)]
+    pub fraction: Option<ActiveFraction>,
+    #[command(flatten, next_help_heading = heading::OUTPUT)]
+    pub kv: KvKindArgs,
+    #[command(flatten, next_help_heading = heading::OUTPUT)]
+    pub device: DeviceArgs,
+    #[command(flatten, next_help_heading = heading::OUTPUT)]
+    pub threads: ThreadArgs,
 }
 
 /// Numbers take precedence over paths.

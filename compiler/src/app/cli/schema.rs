@@ -36,3 +36,22 @@ pub enum Document {
     /// `htc verify --json`
     Verification,
 }
+
+impl Document {
+    /// Returns the name and version of the schema.
+    pub const fn schema_name(self) -> &'static str {
+        match self {
+            Document::Analysis => "htc-analysis-1",
+            Document::Benchmark => "htc-benchmark-1",
+            Document::Evaluation => "htc-evaluation-1",
+            Document::Event => "htc-event-1",
+            Document::Export => "htc-export-1",
+            Document::Forecast => "htc-forecast-1",
+            Document::Inspection => "htc-inspection-1",
+            Document::Report => "htc-report-1",
+            Document::Run => "htc-run-1",
+            Document::Tokens => "htc-tokens-1",
+            Document::Verification => "htc-verification-1",
+        }
+    }
+}

@@ -11,7 +11,7 @@ use crate::plan::gpu;
 /// Machine that the allocators cachefit and diffplan plan for: names and files are converted to a
 /// [`TargetMachine`].
 #[derive(Clone, Debug, Args)]
-#[command(next_help_heading = heading::METHOD)]
+#[command(next_help_heading = heading::RESEARCH)]
 pub struct TargetArgs {
     /// For cachefit: the GPU, or the size of its L2 cache
     #[arg(long, hide_short_help = true, value_name = "NAME|BYTES", value_parser = parse_cache, allow_negative_numbers = true)]

@@ -5,7 +5,7 @@ use std::path::Path;
 use super::progress::with_progress;
 use super::{Failure, plan, print_json, write_json};
 use crate::analyse::{Analysis, AnalysisInput, analyse};
-use crate::app::cli::AnalyseArgs;
+use crate::app::cli::{AnalyseArgs, Document};
 use crate::device;
 use crate::event::Event;
 use crate::options::OptionError;
@@ -47,10 +47,10 @@ pub(super) fn execute(args: &AnalyseArgs) -> Result<(), Failure> {
     })?;
     say!("{}", analysis.to_string().trim_end());
     if let Some(path) = output {
-        write_json(path, &analysis, args.force)?;
+        write_json(path, Document::Analysis, &analysis, args.force)?;
     }
     if args.json || (args.output.is_some() && output.is_none()) {
-        print_json(&analysis)
+        print_json(Document::Analysis, &analysis)
     } else {
         Ok(())
     }

@@ -19,7 +19,7 @@ use super::{
     report, setting_for_fraction,
 };
 use crate::app::chat::date;
-use crate::app::cli::{Baseline, BenchArgs, Contexts, DeviceArgs};
+use crate::app::cli::{Baseline, BenchArgs, Contexts, DeviceArgs, Document};
 use crate::app::interrupt::Interrupt;
 use crate::app::terminal::shorten_message;
 use crate::bench::energy::EnergyMeter;
@@ -102,7 +102,7 @@ fn print_results(args: &BenchArgs, record: &Record) -> Result<(), Failure> {
         disk::write(path, &html, args.force)?;
     }
     if args.json {
-        print_json(record)?;
+        print_json(Document::Benchmark, record)?;
     }
     let gates = record.gates.iter();
     let mut failed = gates.filter(|gate| gate.outcome == Outcome::Failed);

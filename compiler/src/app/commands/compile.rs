@@ -1,6 +1,5 @@
 //! `htc compile`.
 
-use std::fmt::Display;
 use std::fs;
 use std::path::Path;
 
@@ -8,12 +7,14 @@ use htc_formats::source::ModelFile;
 use serde::Serialize;
 
 use super::plan::check_energy;
-use super::progress::with_progress;
+use super::progress::show_progress;
 use super::{Failure, print_json, write_json};
-use crate::app::cli::CompileArgs;
+use crate::app::cli::{CompileArgs, Document, VerbosityArgs};
+use crate::app::terminal;
 use crate::bench::slope;
 use crate::options::{CompileOptions, Method};
 use crate::pipeline::{self, CompileError};
+use crate::report::Report;
 use crate::system::disk;
 
 pub(super) fn execute(args: &CompileArgs) -> Result<(), Failure> {
@@ -25,25 +26,55 @@ pub(super) fn execute(args: &CompileArgs) -> Result<(), Failure> {
     {
         return Err(Failure::DrySearch { option });
     }
-    check_energy(&args.output, &args.target)?;
+    check_energy(&options.output, &args.target)?;
     if let Some(path) = args.report.as_deref().filter(|p| !is_standard_output(p)) {
         check_report_path(path, &options)?;
         check_energy(path, &args.target)?;
     }
     if args.dry_run {
-        let forecast = with_progress(|watch| pipeline::forecast(&options, watch))?;
-        return print_report(args, &forecast);
+        let forecast = show_progress(args.verbosity, |watch| pipeline::forecast(&options, watch))?;
+        if !args.verbosity.quiet {
+            say!("{forecast}");
+        }
+        return write_record(args, Document::Forecast, &forecast);
     }
-    let report = with_progress(|watch| pipeline::compile(&options, watch))?;
-    print_report(args, &report)
+    let report = show_progress(args.verbosity, |watch| pipeline::compile(&options, watch))?;
+    print_result(args.verbosity, &report, &options.output);
+    write_record(args, Document::Report, &report)
 }
 
-fn print_report<R: Serialize + Display>(args: &CompileArgs, report: &R) -> Result<(), Failure> {
-    say!("{report}");
+/// From this factor of the source's perplexity on, an artifact is of no use.
+const USELESS_PERPLEXITY_RATIO: f64 = 2.0;
+
+fn print_result(verbosity: VerbosityArgs, report: &Report, output: &Path) {
+    if verbosity.verbose {
+        say!("{report}");
+    } else if !verbosity.quiet {
+        say!("{}", report.brief());
+    }
+    match report.perplexity_ratio() {
+        Some(ratio) if ratio > USELESS_PERPLEXITY_RATIO => say!(
+            "htc: warning: the artifact's perplexity is {ratio:.1} times the source's, so that its texts are of little use; \
+             ask for more bytes, or for the method quantise"
+        ),
+        _ if verbosity.quiet => {}
+        _ => say!(
+            "  next           htc run {} -p TEXT",
+            terminal::display_path(output)
+        ),
+    }
+}
+
+fn write_record<R: Serialize>(
+    args: &CompileArgs,
+    document: Document,
+    report: &R,
+) -> Result<(), Failure> {
     match &args.report {
+        None if args.json => print_json(document, report),
         None => Ok(()),
-        Some(path) if is_standard_output(path) => print_json(report),
-        Some(path) => write_report(path, report, args.force),
+        Some(path) if is_standard_output(path) => print_json(document, report),
+        Some(path) => write_report(path, document, report, args.force),
     }
 }
 
@@ -81,8 +112,13 @@ fn check_report_path(path: &Path, options: &CompileOptions) -> Result<(), Failur
     })
 }
 
-fn write_report(path: &Path, report: &impl Serialize, force: bool) -> Result<(), Failure> {
+fn write_report(
+    path: &Path,
+    document: Document,
+    report: &impl Serialize,
+    force: bool,
+) -> Result<(), Failure> {
     // Special files such as devices are written to, not replaced.
     let replace = force || fs::metadata(path).is_ok_and(|found| !found.is_file());
-    write_json(path, report, replace)
+    write_json(path, document, report, replace)
 }

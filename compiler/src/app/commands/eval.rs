@@ -16,7 +16,7 @@ use super::{
     open_included_source, open_model, open_tokenizer, print_device_remarks, print_json,
     setting_for_fraction,
 };
-use crate::app::cli::{EvalArgs, ReferenceModel};
+use crate::app::cli::{Document, EvalArgs, ReferenceModel};
 use crate::app::terminal::display_path;
 use crate::device::ExecutorDevice;
 use crate::measure::{
@@ -44,7 +44,7 @@ pub(super) fn execute(args: &EvalArgs) -> Result<(), Failure> {
     let context = args.context as usize;
     if context > model.hyper().context {
         say!(
-            "htc: warning: --context {context} is beyond the {} positions that {} was trained for",
+            "htc: warning: --ctx-size {context} is beyond the {} positions that {} was trained for",
             model.hyper().context,
             display_path(&args.model),
         );
@@ -70,21 +70,24 @@ pub(super) fn execute(args: &EvalArgs) -> Result<(), Failure> {
             name: file_name(path),
             bytes: model.file().size(),
         };
-        print_json(&Record {
-            model: file(&args.model, &model),
-            reference: args
-                .reference
-                .as_ref()
-                .map(ReferenceModel::path)
-                .zip(reference.as_ref())
-                .map(|(path, (other, _))| file(path, other)),
-            text: file_name(&args.text),
-            touched: args.fraction.map(|_| ActiveBytes {
-                fraction: model.dial().fraction(setting),
-                bytes: model.dial().active_bytes(setting),
-            }),
-            evaluation: result,
-        })
+        print_json(
+            Document::Evaluation,
+            &Record {
+                model: file(&args.model, &model),
+                reference: args
+                    .reference
+                    .as_ref()
+                    .map(ReferenceModel::path)
+                    .zip(reference.as_ref())
+                    .map(|(path, (other, _))| file(path, other)),
+                text: file_name(&args.text),
+                touched: args.fraction.map(|_| ActiveBytes {
+                    fraction: model.dial().fraction(setting),
+                    bytes: model.dial().active_bytes(setting),
+                }),
+                evaluation: result,
+            },
+        )
     } else {
         let which = if args.chunks.is_some() {
             "the first"

@@ -2,13 +2,14 @@
 
 use super::progress::with_progress;
 use super::{Failure, print_json};
-use crate::app::cli::ExportArgs;
+use crate::app::cli::{Document, ExportArgs};
 use crate::export;
 
 pub(super) fn execute(args: &ExportArgs) -> Result<(), Failure> {
-    let report = with_progress(|watch| export::export(&args.options(), watch))?;
+    let options = args.options().map_err(Failure::Usage)?;
+    let report = with_progress(|watch| export::export(&options, watch))?;
     if args.json {
-        return print_json(&report);
+        return print_json(Document::Export, &report);
     }
     say!("{report}");
     Ok(())

@@ -62,15 +62,15 @@ pub enum Failure {
         expected: Digest,
         found: Digest,
     },
-    #[error("{}: not an artifact, so that nothing says which model it was made from; draft with it by `htc run MODEL --speculate`", .0.display())]
+    #[error("{}: not an artifact, so that nothing says which model it was made from; draft with it by `htc run MODEL --draft`", .0.display())]
     NoSource(PathBuf),
     #[error("{}: the weights of no source lie in it; give the model itself instead of `source`, or compile it with --with-source", .0.display())]
     NoSealedSource(PathBuf),
     #[error(
-        "--verifier lets the artifact itself draft; --speculate takes a fraction of it there, not a model"
+        "--verifier lets the artifact itself draft; --draft takes a fraction of it there, not a model"
     )]
     TwoDrafts,
-    #[error("--adapt, --adapt-state and --draft-length require --speculate or --verifier")]
+    #[error("--adapt, --adapt-state and --draft-length require --draft or --verifier")]
     NoDraft,
     #[error("--adapt-state requires --adapt oja or --adapt gradient")]
     StateWithoutAdaptation,
@@ -100,7 +100,7 @@ pub enum Failure {
     },
     #[error("{0}")]
     Served(String),
-    #[error("no prompt: give -p TEXT, --prompt-file FILE, or pipe a text into standard input")]
+    #[error("no prompt: give -p TEXT, -f FILE, or pipe a text into standard input")]
     NoPrompt,
     #[error("{}: a model carries no digests to verify; compile it to a .htz first", .0.display())]
     NoDigests(PathBuf),
@@ -159,6 +159,12 @@ pub enum Failure {
     AgainstModel,
     #[error("standard output: {0}")]
     Output(io::Error),
+    #[error("standard input: {0}")]
+    Input(io::Error),
+    #[error("--ctx-size {asked}: the model was trained for {limit} positions; give at most that")]
+    ContextSize { asked: usize, limit: usize },
+    #[error("{0}")]
+    Usage(&'static str),
 }
 
 /// Names the file of an error.
@@ -215,6 +221,8 @@ impl Failure {
                 | LiveError::PowerCap(_),
             )
             | Failure::NoDraft
+            | Failure::ContextSize { .. }
+            | Failure::Usage(_)
             | Failure::StateWithoutAdaptation
             | Failure::Bench(
                 BenchError::TooLong { .. }
@@ -322,22 +330,25 @@ impl Task {
     /// Returns the task of a command.
     pub fn from_command(command: &Command) -> Task {
         let (verb, file) = match command {
-            Command::Compile(args) => ("compile", Some(&args.input)),
-            Command::Plan(args) => ("plan", Some(&args.input)),
-            Command::Analyse(args) => ("analyse", Some(&args.input)),
-            Command::Eval(args) => ("evaluate", Some(&args.model)),
-            Command::Bench(args) => ("benchmark", Some(&args.model)),
-            Command::Run(args) => ("run", Some(&args.model)),
-            Command::Export(args) => ("export", Some(&args.artifact)),
-            Command::Inspect(args) => ("inspect", Some(&args.file)),
-            Command::Verify(args) => ("verify", Some(&args.file)),
-            Command::Tokenize(args) => ("tokenize with", Some(&args.model)),
+            Command::Compile(args) => ("compile", Some(&*args.input)),
+            Command::Plan(args) => ("plan", Some(&*args.input)),
+            Command::Analyse(args) => ("analyse", Some(&*args.input)),
+            Command::Eval(args) => ("evaluate", Some(&*args.model)),
+            Command::Bench(args) => ("benchmark", Some(&*args.model)),
+            Command::Run(args) => ("run", Some(args.model())),
+            Command::Chat(args) => ("talk with", Some(&*args.model)),
+            Command::Export(args) => ("export", Some(&*args.artifact)),
+            Command::Inspect(args) => ("inspect", Some(&*args.file)),
+            Command::Verify(args) => ("verify", Some(&*args.file)),
+            Command::Tokenize(args) => ("tokenize with", Some(&*args.model)),
             Command::Report(_) => ("make the page", None),
             Command::Clean(_) => ("clean up", None),
             Command::Schema(_) => ("print the schema", None),
+            Command::Completions(_) => ("print the completions", None),
+            Command::Man(_) => ("write the manual", None),
             Command::RenderChatTemplate => ("render the chat template", None),
         };
-        let file = file.cloned();
+        let file = file.map(Path::to_owned);
         Task { verb, file }
     }
 

@@ -16,7 +16,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::{Failure, Opened, open_container, print_json};
-use crate::app::cli::FileArgs;
+use crate::app::cli::{Document, FileArgs};
 use crate::app::terminal::{display_path, shorten_message};
 use crate::report::{active_fraction_table, notes};
 use crate::system::show::{format_bytes, format_interval};
@@ -25,12 +25,12 @@ const MAX_TEXT_CHARS: usize = 120;
 
 pub(super) fn execute(args: &FileArgs) -> Result<(), Failure> {
     match (open_container(&args.file)?, args.json) {
-        (Opened::Gguf(gguf), true) => print_json(&gguf_json(&gguf)),
+        (Opened::Gguf(gguf), true) => print_json(Document::Inspection, &gguf_json(&gguf)),
         (Opened::Gguf(gguf), false) => {
             show_gguf(&args.file, &gguf);
             Ok(())
         }
-        (Opened::Htz(artifact), true) => print_json(&htz_json(&artifact)),
+        (Opened::Htz(artifact), true) => print_json(Document::Inspection, &htz_json(&artifact)),
         (Opened::Htz(artifact), false) => {
             show_htz(&args.file, &artifact);
             Ok(())
@@ -38,7 +38,7 @@ pub(super) fn execute(args: &FileArgs) -> Result<(), Failure> {
         (Opened::Folder(_), json) => {
             let model = ModelFile::open_folder(&args.file)?;
             if json {
-                return print_json(&folder_json(&model));
+                return print_json(Document::Inspection, &folder_json(&model));
             }
             show_folder(&model);
             Ok(())

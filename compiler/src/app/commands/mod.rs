@@ -4,8 +4,11 @@
 
 mod analyse;
 mod bench;
+mod chat;
 mod clean;
 mod compile;
+mod conversation;
+mod documents;
 mod eval;
 mod export;
 mod failure;
@@ -18,24 +21,29 @@ mod schema;
 mod tokenize;
 mod verify;
 
-use std::io;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use std::sync::Arc;
 
 use htc_formats::gguf::Gguf;
 use htc_formats::htz::Htz;
 use htc_formats::map::MappedFile;
 use htc_formats::source::is_in_folder;
+use htc_kernels::cuda::DeviceError;
 use htc_loader::backend::PlannedSession;
 use htc_loader::device::{DeviceWork, Executor};
 use htc_loader::dial::{ActiveFraction, ActiveSetting};
 use htc_loader::tokenizer::Tokenizer;
-use htc_loader::{Backend, ExecError, Model, Pool};
 
-use crate::app::chat;
-use crate::app::cli::{Command, DeviceArgs};
+use htc_loader::{Backend, ExecError, Model, Pool};
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use crate::app::cli::{Command, DeviceArgs, Document};
 use crate::app::interrupt::Interrupt;
 use crate::app::terminal::{self, shorten_message};
+use crate::app::version;
 use crate::calibrate::PassError;
 use crate::system::error::FileError;
 use crate::system::show::format_bytes;
@@ -55,13 +63,16 @@ pub fn execute(command: Command) -> Result<(), Failure> {
         Command::Bench(args) => bench::execute(&args),
         Command::Report(args) => report::execute(&args),
         Command::Run(args) => run::execute(&args),
+        Command::Chat(args) => chat::execute(&args),
         Command::Export(args) => export::execute(&args),
         Command::Clean(args) => clean::execute(&args),
         Command::Inspect(args) => inspect::execute(&args),
         Command::Verify(args) => verify::execute(&args),
         Command::Tokenize(args) => tokenize::execute(&args),
         Command::Schema(args) => schema::execute(&args),
-        Command::RenderChatTemplate => chat::serve().map_err(Failure::Served),
+        Command::Completions(args) => documents::print_completions(&args),
+        Command::Man(args) => documents::write_manual(&args),
+        Command::RenderChatTemplate => crate::app::chat::serve().map_err(Failure::Served),
     }
 }
 
@@ -80,6 +91,18 @@ fn interrupted(error: impl Into<Failure>, interrupt: &Interrupt) -> Failure {
 /// Prints an error on one line.
 pub fn print_error(message: &str) {
     say!("htc: {}", shorten_message(message));
+}
+
+/// Prints the version on standard output, and returns the exit code.
+pub fn print_version() -> ExitCode {
+    let written = writeln!(io::stdout(), "{}", version::describe());
+    match written.or_else(ignore_closed_pipe) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            print_error(&Failure::Output(error).to_string());
+            ExitCode::FAILURE
+        }
+    }
 }
 
 /// Converts a usage error to one line.
@@ -149,7 +172,16 @@ fn on_device<T>(
     work: impl DeviceWork<Outcome = Result<T, Failure>>,
 ) -> Result<T, Failure> {
     let mut missing = None;
-    let told = |error: &ExecError| missing = Some(error.to_string());
+    // A machine without a driver is the usual case, of which nobody has to hear.
+    let told = |error: &ExecError| {
+        let cause = match error {
+            ExecError::Device(cause) => cause.downcast_ref(),
+            _ => None,
+        };
+        if cause != Some(&DeviceError::NoDriverLibrary) {
+            missing = Some(error.to_string());
+        }
+    };
     let done = args.device.execute(pool, told, work)??;
     if let Some(why) = missing {
         say!("on the processor: {why}");
@@ -221,14 +253,45 @@ fn check_output(path: &Path, force: bool) -> Result<(), Failure> {
     Ok(disk::check_writable(path)?)
 }
 
-fn print_json(value: &impl serde::Serialize) -> Result<(), Failure> {
+/// JSON document with the name of its schema.
+#[derive(JsonSchema, Serialize)]
+struct Versioned<T> {
+    /// Name and version of the schema that `htc schema` prints.
+    schema: &'static str,
+    /// Version of the program that wrote the document.
+    htc: &'static str,
+    #[serde(flatten)]
+    value: T,
+}
+
+impl<T> Versioned<T> {
+    fn new(document: Document, value: T) -> Self {
+        Versioned {
+            schema: document.schema_name(),
+            htc: env!("CARGO_PKG_VERSION"),
+            value,
+        }
+    }
+}
+
+fn print_json(document: Document, value: &impl Serialize) -> Result<(), Failure> {
+    print_value(&Versioned::new(document, value))
+}
+
+fn print_value(value: &impl Serialize) -> Result<(), Failure> {
     terminal::write_json(value, io::stdout().lock())
         .or_else(ignore_closed_pipe)
         .map_err(Failure::Output)
 }
 
-fn write_json(path: &Path, value: &impl serde::Serialize, replace: bool) -> Result<(), Failure> {
-    let json = serde_json::to_string_pretty(value).map_err(io::Error::from);
+fn write_json(
+    path: &Path,
+    document: Document,
+    value: &impl Serialize,
+    replace: bool,
+) -> Result<(), Failure> {
+    let value = Versioned::new(document, value);
+    let json = serde_json::to_string_pretty(&value).map_err(io::Error::from);
     let json = json.map_err(FileError::write(path))? + "\n";
     Ok(disk::write(path, &json, replace)?)
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::{Failure, interrupted};
+use crate::app::cli::VerbosityArgs;
 use crate::app::interrupt::Interrupt;
 use crate::app::terminal::shorten_message;
 use crate::event::{Event, Progress};
@@ -15,8 +16,16 @@ use crate::report::format_seconds;
 pub(super) fn with_progress<T, E: Into<Failure>>(
     work: impl FnOnce(Progress) -> Result<T, E>,
 ) -> Result<T, Failure> {
+    show_progress(VerbosityArgs::default(), work)
+}
+
+/// As [`with_progress`]; the quiet display shows warnings alone.
+pub(super) fn show_progress<T, E: Into<Failure>>(
+    verbosity: VerbosityArgs,
+    work: impl FnOnce(Progress) -> Result<T, E>,
+) -> Result<T, Failure> {
     let interrupt = Interrupt::install();
-    let display = ProgressDisplay::new(interrupt.clone());
+    let display = ProgressDisplay::new(interrupt.clone(), verbosity.quiet);
     let tell = |event: Event| display.show(event);
     let done = work(Progress::new(&tell, interrupt.cancel()));
     display.bar.finish_and_clear();
@@ -35,86 +44,100 @@ pub(super) fn bar(template: &str) -> ProgressBar {
 
 struct ProgressDisplay {
     bar: ProgressBar,
-    trial: Mutex<String>,
+    state: Mutex<DisplayState>,
     interrupt: Interrupt,
+    quiet: bool,
+}
+
+#[derive(Default)]
+struct DisplayState {
+    /// Estimated seconds of the whole work.
+    estimate: Option<f64>,
+    /// Candidates that were begun.
+    candidates: usize,
 }
 
 impl ProgressDisplay {
-    fn new(interrupt: Interrupt) -> ProgressDisplay {
-        let bar = bar("{spinner} {elapsed_precise} {msg}");
+    fn new(interrupt: Interrupt, quiet: bool) -> ProgressDisplay {
+        let bar = if quiet {
+            ProgressBar::hidden()
+        } else {
+            bar("{spinner} {elapsed_precise} {msg}")
+        };
         if !bar.is_hidden() {
             // Large units take a while: the clock keeps running.
             bar.enable_steady_tick(Duration::from_millis(200));
         }
         ProgressDisplay {
             bar,
-            trial: Mutex::default(),
+            state: Mutex::default(),
             interrupt,
+            quiet,
         }
     }
 
-    fn trial(&self) -> MutexGuard<'_, String> {
-        self.trial.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, DisplayState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Begins a stage of so many steps; the clock is that of the whole work.
+    fn begin(&self, stage: &str, steps: usize) {
+        let state = self.state();
+        let candidate = match state.candidates {
+            0 => String::new(),
+            number => format!(", candidate {number}"),
+        };
+        let estimate = state.estimate.map_or(String::new(), |seconds| {
+            format!(" of about {}", format_seconds(seconds))
+        });
+        let bar = &self.bar;
+        bar.set_length(steps as u64);
+        bar.set_position(0);
+        bar.set_message("");
+        bar.set_style(style(&format!(
+            "{stage}{candidate} {{bar:25}} {{pos}}/{{len}}  {{elapsed_precise}}{estimate}  {{msg}}"
+        )));
     }
 
     fn show(&self, event: Event) {
         let bar = &self.bar;
-        let steps = |steps: usize, what: &str| {
-            bar.set_length(steps as u64);
-            bar.set_position(0);
-            bar.set_style(style(&format!(
-                "{what} {{bar:30}} {{pos}}/{{len}} {{elapsed_precise}} {{msg}}"
-            )));
-        };
         match event {
-            Event::Measuring(what, all) => steps(all, what.name()),
-            // Printed only with a progress bar.
-            Event::EstimatedSeconds(seconds) => {
-                bar.println(format!("about {}", format_seconds(seconds)));
-            }
-            Event::Gradients(left) => steps(left, "gradients"),
-            Event::Tuning(left) => steps(left, "tuning"),
-            Event::Exporting(tensors) => steps(tensors, "tensors"),
+            Event::Measuring(what, steps) => self.begin(what.name(), steps),
+            Event::EstimatedSeconds(seconds) => self.state().estimate = Some(seconds),
+            Event::Gradients(steps) => self.begin("gradients", steps),
+            Event::Tuning(steps) => self.begin("tuning", steps),
+            Event::Exporting(tensors) => self.begin("exporting", tensors),
             Event::Digest => bar.set_message("reading the source"),
             Event::Calibrating {
                 windows,
                 passes,
-                cached_passes: found,
+                cached_passes,
             } => {
-                steps(windows * passes, "windows");
-                bar.set_position((windows * found) as u64);
-                bar.set_message("calibrating");
+                self.interrupt.set_cached();
+                self.begin("calibration", windows * passes);
+                bar.set_position((windows * cached_passes) as u64);
             }
             Event::Window => bar.inc(1),
             Event::Warning(said) => {
                 bar.suspend(|| say!("htc: warning: {}", shorten_message(said)));
             }
+            Event::Note(_) if self.quiet => {}
             Event::Note(said) => {
                 bar.suspend(|| say!("htc: note: {}", shorten_message(said)));
             }
             Event::KeptFolder(folder) => self.interrupt.set_kept_folder(folder),
-            Event::StepCount(jobs) => {
-                let trial = self.trial();
-                if trial.is_empty() {
-                    steps(jobs, "factors")
-                } else {
-                    steps(jobs, &format!("factors ({trial})"))
-                }
-            }
+            Event::StepCount(steps) => self.begin("encoding", steps),
             Event::Done(what) => {
                 bar.inc(1);
                 bar.set_message(shorten_message(what));
             }
             Event::Flushing => bar.set_message("sealing"),
-            Event::Trial { treatment, ratio } => {
-                *self.trial() = format!("{treatment}, ratio {ratio:.3}");
-            }
-            Event::Evaluate { done, total: all } => {
+            Event::Trial { .. } => self.state().candidates += 1,
+            Event::Evaluate { done, total } => {
                 if done == 1 {
-                    steps(all, "held-out windows");
+                    self.begin("measuring", total);
                 }
                 bar.set_position(done as u64);
-                bar.set_message("measuring");
             }
         }
     }

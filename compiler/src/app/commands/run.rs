@@ -23,11 +23,11 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{
-    Failure, InFile as _, check_memory, describe_setting, ignore_closed_pipe, loaded, on_device,
-    open_tokenizer, print_device_remarks, print_json, setting_for_fraction,
+    Failure, InFile as _, check_memory, conversation, describe_setting, ignore_closed_pipe, loaded,
+    on_device, open_tokenizer, print_device_remarks, print_json, setting_for_fraction,
 };
-use crate::app::chat::{self, Conversation, Message, RenderedConversation};
-use crate::app::cli::{OnFullArg, RunArgs, RunLength};
+use crate::app::chat::Message;
+use crate::app::cli::{ContextArgs, Document, OnFullArg, RunArgs, RunLength, SamplingArgs};
 use crate::app::terminal::StandardOutput;
 use crate::system::memory::{self, ResidentMemory};
 use crate::system::show::format_bytes;
@@ -36,12 +36,8 @@ use draft::Models;
 use live::DeviceMonitor;
 
 pub(super) fn execute(args: &RunArgs) -> Result<(), Failure> {
-    let mut options = SamplingOptions::default();
-    options.temperature = args.temp;
-    options.top_k = args.top_k;
-    options.top_p = args.top_p;
-    options.seed = args.seed;
-    let sampler = Sampler::new(options)?;
+    let seed = args.sampling.seed();
+    let sampler = sampler(&args.sampling, seed)?;
     let models = Models::open(args)?;
     let pool = Arc::new(Pool::new(args.threads.count())?);
     let (adaptation, state) = draft::adaptation(args, &models, &pool)?.unzip();
@@ -49,10 +45,13 @@ pub(super) fn execute(args: &RunArgs) -> Result<(), Failure> {
     let tokenizer = open_tokenizer(path, model)?;
     let prompt = prompt(args)?;
     let tokens = if args.chat {
-        conversation(args, &tokenizer, prompt)?
+        let system = args.system.as_deref().map(Message::system);
+        let messages = system.into_iter().chain([Message::user(&prompt)]);
+        conversation::encode(path, &tokenizer, messages.collect())?
     } else {
         tokenizer.encode(&prompt, AddSpecialTokens::Prompt)
     };
+    check_context(args.context, model)?;
     let context = max_context(args, model, tokens.len());
     let writing = RunWork {
         args,
@@ -61,6 +60,7 @@ pub(super) fn execute(args: &RunArgs) -> Result<(), Failure> {
         state: state.flatten(),
         tokenizer: &tokenizer,
         sampler,
+        seed,
         tokens: &tokens,
         context,
     };
@@ -74,6 +74,7 @@ struct RunWork<'a> {
     state: Option<draft::AdaptationFile>,
     tokenizer: &'a Tokenizer,
     sampler: Sampler,
+    seed: u64,
     tokens: &'a [u32],
     context: usize,
 }
@@ -153,6 +154,7 @@ impl DeviceWork for RunWork<'_> {
         print_device_remarks(executor);
         let run = FinishedRun {
             summary,
+            seed: self.seed,
             monitored: followed,
             energy,
             session: &session,
@@ -161,7 +163,7 @@ impl DeviceWork for RunWork<'_> {
         run.print_summary(args, models.fraction.is_some());
         // The text matters more than the state of the draft.
         if args.json {
-            print_json(&run.record(text))?;
+            print_json(Document::Run, &run.record(text))?;
         }
         match (run.adaptation(), self.state) {
             (Some(adaptation), Some(state)) => state.save(adaptation),
@@ -180,8 +182,27 @@ fn limits(args: &RunArgs) -> GenerateLimits {
     limits
 }
 
+pub(super) fn sampler(args: &SamplingArgs, seed: u64) -> Result<Sampler, Failure> {
+    let mut options = SamplingOptions::default();
+    options.temperature = args.temp;
+    options.top_k = args.top_k;
+    options.top_p = args.top_p;
+    options.seed = seed;
+    Ok(Sampler::new(options)?)
+}
+
+/// Checks that the model was trained for as many positions as are requested.
+pub(super) fn check_context(args: ContextArgs, model: &Model) -> Result<(), Failure> {
+    let limit = model.hyper().context;
+    match args.positions() {
+        Some(asked) if asked > limit => Err(Failure::ContextSize { asked, limit }),
+        _ => Ok(()),
+    }
+}
+
 fn max_context(args: &RunArgs, model: &Model, read: usize) -> usize {
     let full = model.hyper().context;
+    let full = args.context.positions().unwrap_or(full).min(full);
     match args.tokens.limit() {
         Some(n) => read.saturating_add(n).min(full),
         // The result of a LongRoPE model must not depend on the maximum length.
@@ -194,6 +215,7 @@ fn max_context(args: &RunArgs, model: &Model, read: usize) -> usize {
 
 struct FinishedRun<'a, B: Backend> {
     summary: GenerateSummary,
+    seed: u64,
     monitored: bool,
     energy: Option<Energy>,
     session: &'a Session<B>,
@@ -207,6 +229,9 @@ impl<B: Backend> FinishedRun<'_, B> {
 
     fn print_summary(&self, args: &RunArgs, in_part: bool) {
         say!("{}", describe_summary(&self.summary));
+        if args.sampling.seed.is_none() && args.sampling.temp > 0.0 {
+            say!("seed {}", self.seed);
+        }
         let model = self.session.model();
         if in_part {
             say!("{}", describe_setting(model, self.session.setting()));
@@ -252,6 +277,7 @@ impl<B: Backend> FinishedRun<'_, B> {
         let done = self.speculator.map(Speculator::stats).unwrap_or_default();
         Record {
             text,
+            seed: self.seed,
             prompt_tokens: self.summary.prompt_tokens,
             tokens: self.summary.tokens,
             stop: self.summary.stop,
@@ -276,6 +302,8 @@ impl<B: Backend> FinishedRun<'_, B> {
 #[derive(JsonSchema, Serialize)]
 pub(super) struct Record {
     text: String,
+    /// Seed of the sampling.
+    seed: u64,
     prompt_tokens: usize,
     tokens: usize,
     stop: Stop,
@@ -317,7 +345,7 @@ fn write<B: Backend>(
             }
         }
     });
-    let summary = summary.in_file(&args.model)?;
+    let summary = summary.in_file(args.model())?;
     let ended = match broken {
         Some(error) => Err(error),
         None if args.json => Ok(()),
@@ -353,53 +381,6 @@ fn describe_draft(done: &SpeculationStats) -> String {
         1e3 * done.draft_time.as_secs_f64(),
         1e3 * done.verify_time.as_secs_f64(),
     )
-}
-
-/// Renders the conversation; only text of the template itself becomes control tokens.
-fn conversation(
-    args: &RunArgs,
-    tokenizer: &Tokenizer,
-    prompt: String,
-) -> Result<Vec<u32>, Failure> {
-    let vocabulary = tokenizer.vocabulary();
-    let template = vocabulary.chat_template.clone();
-    let template = template.filter(|template| !template.trim().is_empty());
-    let template = template.ok_or(Failure::NoTemplate).in_file(&args.model)?;
-    let message = |role: &str, content: String| Message {
-        role: role.to_owned(),
-        content,
-    };
-    let system = args.system.clone().map(|text| message("system", text));
-    let text_of = |token: Option<u32>| -> String {
-        let piece = token.and_then(|token| tokenizer.piece(token));
-        piece.unwrap_or_default().to_owned()
-    };
-    let conversation = Conversation {
-        template,
-        messages: system
-            .into_iter()
-            .chain([message("user", prompt)])
-            .collect(),
-        bos: text_of(vocabulary.bos),
-        eos: text_of(vocabulary.eos),
-    };
-    let RenderedConversation {
-        text,
-        content_ranges: said,
-    } = chat::render_with_ranges(&conversation, |conversation| {
-        let rendered = chat::render(conversation).map_err(Failure::TemplateProcess)?;
-        rendered.map_err(Failure::Template)
-    })
-    .in_file(&args.model)?;
-    if said.is_none() {
-        let mut contents = conversation.messages.iter().map(|message| &message.content);
-        if let Some(token) = contents.find_map(|content| tokenizer.find_control_token(content)) {
-            let token = token.to_owned();
-            return Err(Failure::SpeltControlToken { token });
-        }
-    }
-    let said = said.unwrap_or_default();
-    Ok(tokenizer.encode_conversation(&text, &said, AddSpecialTokens::Prompt))
 }
 
 fn prompt(args: &RunArgs) -> Result<String, Failure> {

@@ -4,7 +4,7 @@ use htc_loader::live::Event;
 use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, Schema};
 
-use super::{Failure, inspect, print_json, run, tokenize, verify};
+use super::{Failure, Versioned, inspect, print_value, run, tokenize, verify};
 use crate::analyse::record::Analysis;
 use crate::app::cli::{Document, SchemaArgs};
 use crate::bench::record;
@@ -13,18 +13,18 @@ use crate::measure;
 use crate::report::{Forecast, Report};
 
 pub(super) fn execute(args: &SchemaArgs) -> Result<(), Failure> {
-    print_json(&match args.document {
-        Document::Analysis => schema_of::<Analysis>(),
-        Document::Benchmark => schema_of::<record::Record>(),
-        Document::Evaluation => schema_of::<measure::Record>(),
+    print_value(&match args.document {
+        Document::Analysis => schema_of::<Versioned<Analysis>>(),
+        Document::Benchmark => schema_of::<Versioned<record::Record>>(),
+        Document::Evaluation => schema_of::<Versioned<measure::Record>>(),
         Document::Event => schema_of::<Event>(),
-        Document::Export => schema_of::<ExportReport>(),
-        Document::Forecast => schema_of::<Forecast>(),
-        Document::Inspection => schema_of::<inspect::Inspection<'_>>(),
-        Document::Report => schema_of::<Report>(),
-        Document::Run => schema_of::<run::Record>(),
-        Document::Tokens => schema_of::<tokenize::Tokens>(),
-        Document::Verification => schema_of::<verify::Outcome>(),
+        Document::Export => schema_of::<Versioned<ExportReport>>(),
+        Document::Forecast => schema_of::<Versioned<Forecast>>(),
+        Document::Inspection => schema_of::<Versioned<inspect::Inspection<'_>>>(),
+        Document::Report => schema_of::<Versioned<Report>>(),
+        Document::Run => schema_of::<Versioned<run::Record>>(),
+        Document::Tokens => schema_of::<Versioned<tokenize::Tokens>>(),
+        Document::Verification => schema_of::<Versioned<verify::Outcome>>(),
     })
 }
 

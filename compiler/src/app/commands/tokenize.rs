@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{Failure, InFile as _, Opened, open_container, print_json};
-use crate::app::cli::TokenizeArgs;
+use crate::app::cli::{Document, TokenizeArgs};
 use crate::system::text;
 
 #[derive(JsonSchema, Serialize)]
@@ -32,7 +32,7 @@ pub(super) fn execute(args: &TokenizeArgs) -> Result<(), Failure> {
         tokenizer.encode(&text, AddSpecialTokens::AsConfigured)
     };
     if args.json {
-        return print_json(&Tokens { tokens });
+        return print_json(Document::Tokens, &Tokens { tokens });
     }
     // Reduces system calls.
     for some in tokens.chunks(1 << 12) {

@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{Failure, InFile as _, Opened, open_container, print_json};
-use crate::app::cli::VerifyArgs;
+use crate::app::cli::{Document, VerifyArgs};
 use crate::app::terminal::display_path;
 use crate::geometry::probe;
 use crate::system::show::format_bytes;
@@ -70,14 +70,17 @@ pub(super) fn execute(args: &VerifyArgs) -> Result<(), Failure> {
                     item: "header or manifest".into(),
                     fault: fault.to_string(),
                 }];
-                print_json(&Outcome {
-                    ok: false,
-                    probe: None,
-                    sweep: Some(DigestCheck {
-                        damaged,
-                        ..DigestCheck::default()
-                    }),
-                })?;
+                print_json(
+                    Document::Verification,
+                    &Outcome {
+                        ok: false,
+                        probe: None,
+                        sweep: Some(DigestCheck {
+                            damaged,
+                            ..DigestCheck::default()
+                        }),
+                    },
+                )?;
             }
             return Err(fault.into());
         }
@@ -100,7 +103,7 @@ pub(super) fn execute(args: &VerifyArgs) -> Result<(), Failure> {
         sweep,
     };
     if args.json {
-        print_json(&outcome)?;
+        print_json(Document::Verification, &outcome)?;
     }
     let Some(sweep) = &mut outcome.sweep else {
         return Ok(());

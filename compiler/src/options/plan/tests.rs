@@ -25,19 +25,21 @@ fn defaults_depend_on_the_method_and_the_calibration() {
     assert_eq!(fixed.allocator(true), Allocator::Uniform);
 }
 
+/// Options of factors are refused until a method with factors is named.
 #[test]
-fn options_imply_the_method() {
+fn options_of_factors_require_a_method() {
     let none = PlanOptions::default();
-    assert_eq!(
-        (none.method(), none.method_implied_by()),
-        (Method::Quantise, None)
-    );
+    assert_eq!((none.method(), none.check()), (Method::Quantise, Ok(())));
     let budget = |budget| PlanOptions {
         budget: Some(budget),
         ..PlanOptions::default()
     };
-    for sized in [Budget::FileSize(1000), Budget::Bits(3.5)] {
-        assert_eq!(budget(sized).method(), Method::Quantise);
+    for sized in [
+        Budget::FileSize(1000),
+        Budget::SourceFraction(0.5),
+        Budget::Bits(3.5),
+    ] {
+        assert_eq!(budget(sized).check(), Ok(()));
     }
     let floor = PlanOptions {
         rank_floor: Some(RankFloor::Rank(4)),
@@ -51,34 +53,59 @@ fn options_imply_the_method() {
         ..PlanOptions::default()
     };
     for (options, option) in [
-        (budget(Budget::Ratio(0.5)), "ratio"),
-        (budget(Budget::FullRank), "rank"),
-        (budget(Budget::Bytes(5)), "bytes"),
-        (floor.clone(), "rank_floor"),
-        (gauge(GaugeKind::Whiten), "gauge"),
+        (budget(Budget::Ratio(0.5)), "`ratio`"),
+        (budget(Budget::FullRank), "`rank`"),
+        (budget(Budget::Bytes(5)), "`bytes`"),
+        (floor.clone(), "`rank_floor` 4"),
+        (gauge(GaugeKind::Whiten), "`gauge` whiten"),
     ] {
-        assert_eq!(options.method_implied_by(), Some(option));
-        let request = options.resolve(false);
-        let decided = (request.method, request.method_implied_by);
-        assert_eq!(decided, (Method::PerProjection, Some(option)));
-        assert_eq!(options.check(), Ok(()));
-        let asked = PlanOptions {
-            method: Some(Method::SharedBasis),
-            ..options
-        };
-        assert_eq!(
-            (asked.method(), asked.method_implied_by()),
-            (Method::SharedBasis, None)
+        assert_eq!(options.method(), Method::Quantise);
+        let refused = options.check().unwrap_err().to_string();
+        assert!(refused.starts_with(option), "{refused}");
+        assert!(
+            refused.contains("`method` low-rank or shared-basis"),
+            "{refused}"
         );
+        for method in [Method::PerProjection, Method::SharedBasis] {
+            let named = PlanOptions {
+                method: Some(method),
+                ..options.clone()
+            };
+            assert_eq!((named.method(), named.check()), (method, Ok(())));
+        }
     }
-    assert_eq!(gauge(GaugeKind::None).method(), Method::Quantise);
+    assert_eq!(gauge(GaugeKind::None).check(), Ok(()));
     let both = PlanOptions {
         budget: Some(Budget::Bits(3.0)),
         ..floor
     };
-    assert_eq!(both.method(), Method::Quantise);
     let refused = both.check().unwrap_err().to_string();
     assert!(refused.starts_with("`rank_floor` 4: "), "{refused}");
+}
+
+/// A fraction of the source is the ratio of the file with quantise.
+#[test]
+fn a_fraction_of_the_source_is_a_ratio_of_files() {
+    let options = PlanOptions {
+        budget: Some(Budget::SourceFraction(0.5)),
+        ..PlanOptions::default()
+    };
+    assert_eq!(options.resolve(true).budget, Budget::Ratio(0.5));
+}
+
+#[test]
+fn method_names_have_aliases() {
+    for (name, method) in [
+        ("low-rank", Method::PerProjection),
+        ("gp", Method::PerProjection),
+        ("shared-basis", Method::SharedBasis),
+        ("grc", Method::SharedBasis),
+        ("quantise", Method::Quantise),
+        ("quantize", Method::Quantise),
+    ] {
+        assert_eq!(name.parse(), Ok(method));
+    }
+    assert!("svd".parse::<Method>().is_err());
 }
 
 #[test]

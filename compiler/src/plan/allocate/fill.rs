@@ -25,6 +25,7 @@ impl BudgetTotals {
             Budget::Ratio(_)
             | Budget::Parameters(_)
             | Budget::FileSize(_)
+            | Budget::SourceFraction(_)
             | Budget::Bits(_)
             | Budget::Energy => Currency::Parameters,
         };
@@ -47,6 +48,7 @@ impl BudgetTotals {
             Budget::Rank(_)
             | Budget::FullRank
             | Budget::FileSize(_)
+            | Budget::SourceFraction(_)
             | Budget::Bits(_)
             | Budget::Energy => dense,
         };
@@ -75,6 +77,7 @@ impl BudgetTotals {
             Budget::Rank(_)
             | Budget::FullRank
             | Budget::FileSize(_)
+            | Budget::SourceFraction(_)
             | Budget::Bits(_)
             | Budget::Energy => ("`rank`", String::new(), least.to_string()),
         };

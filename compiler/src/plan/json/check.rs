@@ -235,7 +235,9 @@ impl Checker {
         [method, factor_type, request]: [Option<(usize, Node)>; 3],
     ) -> (Option<Method>, Option<DType>, Option<PlanOptions>) {
         let method = match method {
-            Some((i, node)) => self.parse_text(at(i), "method", "gp, grc or quantise", &node),
+            Some((i, node)) => {
+                self.parse_text(at(i), "method", "low-rank, shared-basis or quantise", &node)
+            }
             None => self.report_missing(top, "method"),
         };
         let factor_type = match factor_type {

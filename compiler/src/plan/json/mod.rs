@@ -5,7 +5,7 @@
 //!   "format": "htc-plan",
 //!   "version": 2,
 //!   "source_sha256": "64 hexadecimal digits",
-//!   "method": "gp",
+//!   "method": "low-rank",
 //!   "factor_type": "q8_0",
 //!   "request": {"budget": {"ratio": 0.8}, "allocator": "whitened", "rank_floor": "0.25", "rank_cap": 512},
 //!   "notes": [],
@@ -19,7 +19,7 @@
 //! * `format`, `version`: as shown; other versions are rejected.
 //! * `source_sha256`: digest of the model; optional. A plan for another model is rejected. Without
 //!   a digest, the plan is accepted for any model that it fits.
-//! * `method`: `gp` (separate factors), `grc` (projections with the same input share a basis) or
+//! * `method`: `low-rank` (separate factors), `shared-basis` (projections with the same input share a basis) or
 //!   `quantise` (the form with the least loss for each matrix: dense in some type, or factors).
 //! * `factor_type`: requested type of factors.
 //! * `request`: options of the plan, [`PlanOptions`](crate::options::PlanOptions); optional,
@@ -40,14 +40,14 @@
 //! * `embedding`, `head`: optional objects with the keys of a unit except `layer` and `projections`. An
 //!   embedding is `dense`; a head is `dense`, `low_rank` or, except with `quantise`, `residual`. A
 //!   model with tied embeddings has no head.
-//! * `units`: in any order. `layer` counts from 0. `projections`: one for `gp`; for `grc` and `quantise`
+//! * `units`: in any order. `layer` counts from 0. `projections`: one for `low-rank`; for `shared-basis` and `quantise`
 //!   those of `q`, `k`, `v`, or of `gate`, `up`, that share the basis, or any single one. A mixture
 //!   of experts has `router`, `expert_gate.N`, `expert_up.N` and `expert_down.N` in place of
 //!   `gate`, `up` and `down`; `N` counts experts from 0. `form`:
 //!   * `dense`: as in the source, or encoded in the type `weight`;
-//!   * `low_rank` for `gp` and `quantise`, with a rank and the types `a` and `b`;
-//!   * `shared_basis` for `grc` and `quantise`, with a rank and the types `basis` and `projected`;
-//!   * `residual` for one projection of `gp` and `grc`: a dense base of the type `base`, and its
+//!   * `low_rank` for `low-rank` and `quantise`, with a rank and the types `a` and `b`;
+//!   * `shared_basis` for `shared-basis` and `quantise`, with a rank and the types `basis` and `projected`;
+//!   * `residual` for one projection of `low-rank` and `shared-basis`: a dense base of the type `base`, and its
 //!     error in factors of a rank with the types `a` and `b`.
 //!
 //! Rows of `a`, `basis`, `base` and `weight` are as long as the matrix's input, those of `b` and

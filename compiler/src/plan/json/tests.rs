@@ -60,7 +60,6 @@ fn parsed(text: &str) -> Result<Plan, PlanError> {
 fn plan(method: Method, budget: Budget, allocation: Allocation) -> Plan {
     let request = PlanRequest {
         method,
-        method_implied_by: None,
         budget,
         allocation,
         projections: method.default_projections().to_vec(),

@@ -36,7 +36,6 @@ impl Case {
         };
         let mut request = PlanRequest {
             method,
-            method_implied_by: None,
             budget: Budget::FullRank,
             allocation: Allocation {
                 first_positions: Default::default(),
@@ -102,6 +101,7 @@ impl Case {
             Budget::Rank(_)
             | Budget::FullRank
             | Budget::FileSize(_)
+            | Budget::SourceFraction(_)
             | Budget::Bits(_)
             | Budget::Energy => unreachable!(),
         }

@@ -49,7 +49,6 @@ fn eight_billion() -> HyperParameters {
 fn request(allocator: Allocator, budget: Budget) -> PlanRequest {
     PlanRequest {
         method: Method::PerProjection,
-        method_implied_by: None,
         budget,
         allocation: Allocation {
             first_positions: Default::default(),

@@ -1,0 +1,55 @@
+//! `htc completions` and `htc man`.
+
+use std::io;
+use std::path::Path;
+
+use clap::CommandFactory;
+
+use super::{Failure, check_output, ignore_closed_pipe};
+use crate::app::cli::{Cli, CompletionsArgs, ManArgs};
+use crate::system::disk;
+use crate::system::error::FileError;
+
+pub(super) fn print_completions(args: &CompletionsArgs) -> Result<(), Failure> {
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut Cli::command(), "htc", &mut script);
+    io::Write::write_all(&mut io::stdout().lock(), &script)
+        .or_else(ignore_closed_pipe)
+        .map_err(Failure::Output)
+}
+
+pub(super) fn write_manual(args: &ManArgs) -> Result<(), Failure> {
+    let pages = manual().map_err(FileError::write(&args.output))?;
+    for (name, _) in &pages {
+        check_output(&args.output.join(name), args.force)?;
+    }
+    for (name, page) in pages {
+        write_page(&args.output.join(name), &page, args.force)?;
+    }
+    Ok(())
+}
+
+fn write_page(path: &Path, page: &str, replace: bool) -> Result<(), Failure> {
+    Ok(disk::write(path, page, replace)?)
+}
+
+/// Returns the manual pages with their names: one of the program, and one of every command.
+fn manual() -> io::Result<Vec<(String, String)>> {
+    let mut program = Cli::command().disable_help_subcommand(true);
+    program.build();
+    let mut commands = vec![(program.clone(), "htc".to_owned())];
+    for command in program
+        .get_subcommands()
+        .filter(|command| !command.is_hide_set())
+    {
+        let name = format!("htc-{}", command.get_name());
+        commands.push((command.clone().display_name(&name), name));
+    }
+    let page = |(command, name): (clap::Command, String)| {
+        let mut page = Vec::new();
+        clap_mangen::Man::new(command).render(&mut page)?;
+        let page = String::from_utf8(page).map_err(io::Error::other)?;
+        Ok((format!("{name}.1"), page))
+    };
+    commands.into_iter().map(page).collect()
+}
