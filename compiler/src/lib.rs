@@ -101,7 +101,16 @@
 //! 25. `pipeline`: the whole flow, and the only module that combines the errors of all stages
 //! 26. `app`: command line, commands, chat, progress bars, Ctrl-C
 
-/// Prints a line on standard error: `app::terminal::print_message`.
+/// Prints lines on standard output: the answer of a command.
+#[cfg(feature = "cli")]
+macro_rules! answer {
+    ($($argument:tt)*) => {
+        $crate::app::terminal::print_answer(format_args!($($argument)*))
+            .map_err($crate::app::commands::Failure::Output)
+    };
+}
+
+/// Prints lines on standard error.
 #[cfg(feature = "cli")]
 macro_rules! say {
     ($($argument:tt)*) => {

@@ -115,8 +115,10 @@ fn compile(fixture: &Fixture, source: &str, output: &Path, options: &[&str]) {
     htc!["verify", output].run().assert_ok();
 }
 
-const ALL_PROJECTIONS: [(&str, &str); 2] =
-    [("gp", "q,k,v,o,gate,up,down"), ("grc", "q,k,v,gate,up")];
+const ALL_PROJECTIONS: [(&str, &str); 2] = [
+    ("low-rank", "q,k,v,o,gate,up,down"),
+    ("shared-basis", "q,k,v,gate,up"),
+];
 
 #[test]
 fn full_rank_loses_nothing() {
@@ -199,7 +201,14 @@ fn channel_permutation_preserves_logits() {
             };
             let on = made("on", &["--plan", &plans[0]]);
             let off = made("off", &["--plan", &plans[1]]);
-            let full = ["--method", "gp", "--rank", "full", "--factor-type", "f32"];
+            let full = [
+                "--method",
+                "low-rank",
+                "--rank",
+                "full",
+                "--factor-type",
+                "f32",
+            ];
             let full = made("full", &[&full[..], &["--order", "on"]].concat());
             for (artifact, bound) in [(&on, 1e-5), (&full, 1e-3)] {
                 let found = logits(&Arc::new(Model::open(artifact).unwrap()));
@@ -232,7 +241,7 @@ fn embedded_source_gives_identical_logits() {
                 found.map(|logits| logits.into_iter().map(f32::to_bits).collect::<Vec<_>>())
             };
             let path = scratch.path(&format!("{}.htz", source.len()));
-            let options = ["--with-source", "--method", "gp", "--rank", "4"];
+            let options = ["--with-source", "--method", "low-rank", "--rank", "4"];
             compile(&fixture, source, &path, &options);
             let sealed = Model::open(&path).unwrap().source().unwrap().unwrap();
             let expected = bits(Model::open(fixture.folder.join(source)).unwrap());

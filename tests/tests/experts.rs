@@ -292,7 +292,7 @@ fn compiled_mixtures_give_the_logits_of_their_source() {
     let model = scratch.file("model.gguf", wide().bytes());
     let expected = last_logits(&model, &tokens(), Reference);
     let codes = ["--method", "quantise", "--bits"];
-    let factors = "--method gp --rank 48 --factor-type f32 --projections q,o,gate,up,down";
+    let factors = "--method low-rank --rank 48 --factor-type f32 --projections q,o,gate,up,down";
     let factors: Vec<&str> = factors.split(' ').collect();
     let mut before = f64::INFINITY;
     for (name, options, bound) in [
@@ -395,10 +395,10 @@ fn experts_that_read_few_rows_are_noted_and_compiled() {
 fn shared_bases_of_experts_are_refused() {
     let scratch = Scratch::new();
     let model = scratch.file("model.gguf", wide().bytes());
-    let options = ["--method", "grc", "--projections", "gate,up"];
+    let options = ["--method", "shared-basis", "--projections", "gate,up"];
     compile(&scratch, &model, "model.htz", &options)
         .run()
-        .assert_refused(2, &["cannot share a basis", "gate", "--method gp"]);
+        .assert_refused(2, &["cannot share a basis", "gate", "--method low-rank"]);
     assert!(!scratch.path("model.htz").exists());
 }
 

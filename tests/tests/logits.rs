@@ -117,10 +117,10 @@ fn full_rank_gives_the_logits_of_the_source() {
         2,
     );
     for options in [
-        &["--method", "gp", "--rank", "full"][..],
+        &["--method", "low-rank", "--rank", "full"][..],
         &[
             "--method",
-            "grc",
+            "shared-basis",
             "--rank",
             "full",
             "--projections",
@@ -139,7 +139,7 @@ fn full_rank_gives_the_logits_of_the_source() {
 fn rank_fraction_equals_artifact_of_that_rank() {
     let scratch = Scratch::new();
     let path = scratch.file("model.gguf", TinyModel::default().bytes());
-    for method in ["gp", "grc"] {
+    for method in ["low-rank", "shared-basis"] {
         let model = |rank: &str| {
             let options = ["--method", method, "--rank", rank];
             compiled(&scratch, &path, &format!("{method}-{rank}.htz"), &options)
@@ -179,7 +179,7 @@ fn rank_fraction_respects_gauges_and_sinks() {
         &["--cache", cache.to_str().unwrap()],
     ]
     .concat();
-    for method in ["gp", "grc"] {
+    for method in ["low-rank", "shared-basis"] {
         for (gauge, sink, bias) in [
             ("whiten", "off", "off"),
             ("none", "append", "off"),

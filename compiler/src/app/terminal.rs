@@ -17,6 +17,17 @@ pub fn print_message(message: fmt::Arguments<'_>) {
     let _ = io::stderr().lock().write_all(lines.as_bytes());
 }
 
+/// Prints lines on standard output, as [`print_message`]; ignores that a reader has gone.
+pub fn print_answer(answer: fmt::Arguments<'_>) -> io::Result<()> {
+    let answer = answer.to_string();
+    let mut lines = escape_multiline(&answer).into_owned();
+    lines.push('\n');
+    match io::stdout().lock().write_all(lines.as_bytes()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error),
+        _ => Ok(()),
+    }
+}
+
 /// Returns a path on one line.
 pub fn display_path(path: &Path) -> String {
     escape(&path.to_string_lossy()).into_owned()

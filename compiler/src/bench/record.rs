@@ -13,7 +13,7 @@ use super::task::PromptKind;
 use crate::measure::Evaluation;
 
 /// Version of the record format, raised with every incompatible change.
-pub const SCHEMA: u32 = 1;
+pub const SCHEMA: &str = "htc-benchmark-1";
 
 /// Phase of a generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -396,8 +396,6 @@ pub struct Conditions {
 pub struct Record {
     /// Kind of file: `benchmark`.
     pub kind: &'static str,
-    /// [`SCHEMA`].
-    pub schema: u32,
     /// Name and version of this program.
     pub program: String,
     /// Measurement conditions.
@@ -449,7 +447,6 @@ impl Record {
         });
         let mut record = Record {
             kind: "benchmark",
-            schema: SCHEMA,
             program: format!("htc {}", env!("CARGO_PKG_VERSION")),
             phases: Phases::from_pairs(&measured.pairs, seed),
             energy: EnergyQuantities::from_pairs(&measured.pairs, seed),

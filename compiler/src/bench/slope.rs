@@ -35,7 +35,7 @@ const MAX_NAME: usize = 120;
 #[derive(Deserialize)]
 struct Record {
     kind: String,
-    schema: u32,
+    schema: String,
     threads: usize,
     kv_type: String,
     #[serde(default)]
@@ -163,8 +163,12 @@ fn parse(path: &Path, bytes: &[u8]) -> Result<Record, FileError> {
         FileError::syntax(path, expected, &error, shorten, "measure again")
     })?;
     let other = unsuitable(path);
-    if (&record.kind[..], record.schema) != ("benchmark", SCHEMA) {
-        let found = format!("`{}` of schema {}", shorten(&record.kind), record.schema);
+    if (&record.kind[..], &record.schema[..]) != ("benchmark", SCHEMA) {
+        let found = format!(
+            "`{}` of schema {}",
+            shorten(&record.kind),
+            shorten(&record.schema)
+        );
         let remedy = "measure again with this program's `htc bench`";
         let expected = "a benchmark as this program writes it";
         return Err(other(expected, found, remedy));

@@ -37,6 +37,7 @@ use bench::{Candidate, CandidateEvaluator};
 pub use dial::ACTIVE_FRACTION_POINTS;
 pub use error::TrialError;
 pub use limit::{STEPS_OF_FILES, SizeSearch};
+pub use plain::SHIPPED_WINDOWS;
 pub use request::ChoiceRequest;
 pub(crate) use show::show_trials;
 use treatments::ValidationWindows;

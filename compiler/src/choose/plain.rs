@@ -13,7 +13,7 @@ use crate::options::DEFAULT_CONTEXT;
 use crate::plan::Plan;
 
 /// Windows of the shipped text that measure what no other text measures.
-const SHIPPED_WINDOWS: usize = 8;
+pub const SHIPPED_WINDOWS: usize = 8;
 
 /// Characters of text for a token of a window.
 const MAX_TOKEN_CHARS: usize = 16;

@@ -9,6 +9,7 @@ use htc_formats::source::ModelFile;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::calibrate::windows::HeldOut;
 use crate::calibrate::{self, Calibration};
 use crate::choose;
 use crate::estimate::duration::{Speed, forward_seconds};
@@ -16,7 +17,9 @@ use crate::estimate::stages::Workload;
 pub use crate::estimate::stages::{StageSeconds, coding_cost};
 use crate::gradient;
 use crate::layout::{self, WriteStep};
-use crate::options::{CompileOptions, GaugeKind, PlanRequest, PlanSource, Treatment};
+use crate::options::{
+    CompileOptions, DEFAULT_CONTEXT, GaugeKind, PlanRequest, PlanSource, Treatment,
+};
 use crate::plan::{MatrixForm, Method, Plan, UnitPlan};
 use crate::unit::{CACHE_CAPACITY, input_of_unit, kv_bases, truncated_projections};
 use crate::{make, profile, tune};
@@ -102,16 +105,19 @@ pub(crate) fn estimate(options: &CompileOptions, expected: EstimateInputs) -> Es
         0
     };
     let memory = memory.saturating_add(copies);
+    // An artifact without a calibration is measured on the shipped text.
+    let shipped_context = DEFAULT_CONTEXT.min(source.hyper.context);
+    let context = calibration.map_or(shipped_context, |found| found.context);
+    let sessions = if expected.uses_device_memory {
+        0
+    } else {
+        session_bytes(&source.hyper, context)
+    };
     let calibrated = calibration.map_or(0, |found| {
-        let context = found.context;
         let gauged = treatment.gauge != GaugeKind::None;
-        let sessions = if expected.uses_device_memory {
-            0
-        } else {
-            session_bytes(&source.hyper, context)
-        };
-        calibration_bytes(&source.hyper, context, threads, gauged) + sessions
+        calibration_bytes(&source.hyper, found.context, threads, gauged)
     });
+    let calibrated = calibrated + sessions;
     let held_out = calibration.and_then(|found| found.held_out.as_ref());
     // Coded once more, and measured at every active fraction.
     let refined = options.artifact.planes > 1;
@@ -170,10 +176,14 @@ pub(crate) fn estimate(options: &CompileOptions, expected: EstimateInputs) -> Es
             * speed.unit_seconds(units, threads)
             + (candidates + compared) as f64
                 * stages::kv_bases_seconds(source, plan.request(), speed, threads),
-        measure: held_out.map_or(0.0, |windows| {
-            let tokens = windows.count() * calibration.map_or(0, |found| found.context);
+        measure: {
+            let windows = match calibration {
+                Some(_) => held_out.map_or(0, HeldOut::count),
+                None => choose::SHIPPED_WINDOWS,
+            };
+            let tokens = windows * context;
             2.0 * times * forward_seconds(source, tokens, threads, true).unwrap_or(0.0)
-        }),
+        },
         tune: stages::tuning_factor(options)
             * stages::tuning_seconds(source, expected.tune, speed, threads),
     };

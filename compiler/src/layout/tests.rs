@@ -34,7 +34,7 @@ fn every_matrix_has_its_error_field() {
     };
     for hyper in [hyper(), mixture] {
         let mut plan = PlanRecord {
-            method: "gp".into(),
+            method: "low-rank".into(),
             budget: BudgetRecord::Full,
             factor_type: DType::F16,
             projections: ids(&hyper).into_iter().map(record).collect(),

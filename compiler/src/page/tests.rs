@@ -36,7 +36,7 @@ fn report() -> Value {
             "layers": 2, "gauge": "whiten", "output_errors": [{"projection": "q", "error": 0.03125, "largest_error": 0.04}],
             "head": {"matrix": "output", "error": 0.0234375}},
         "measured_matrices": [{"matrix": "output", "error": 0.25, "output_error": 0.0234375, "predicted": 0.02, "norm": "output"}],
-        "plan": {"method": "gp", "budget": {"ratio": 0.5}, "factor_type": "f16",
+        "plan": {"method": "low-rank", "budget": {"ratio": 0.5}, "factor_type": "f16",
             "projections": [record("blk.0.attn_q", json!(0.1875)), record("blk.1.attn_q", json!(0.4375))], "bases": []},
         "threads": 2,
         "seconds": {"plan": 0.1, "read": 0.2, "calibrate": 0.3, "factorise": 0.4, "seal": 0.5, "total": 1.5},

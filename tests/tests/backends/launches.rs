@@ -144,8 +144,8 @@ fn launches_per_token_are_as_recorded() {
     let dense = ModelFile::open(&source).unwrap();
     assert_eq!(assert_same_logits(&dense, &tokens, KvType::F16), DENSE);
     for (method, projections, expected) in [
-        ("gp", "q,k,v,o,gate,up,down", LOW_RANK),
-        ("grc", "q,k,v,gate,up", SHARED),
+        ("low-rank", "q,k,v,o,gate,up,down", LOW_RANK),
+        ("shared-basis", "q,k,v,gate,up", SHARED),
     ] {
         let artifact = scratch.path(&format!("{method}.htz"));
         let run = htc!["compile", &source, "-o", &artifact, "--method", method];

@@ -154,7 +154,10 @@ pub fn factorised<B: Backend>(backends: fn() -> Vec<Named<B>>) {
     };
     let source = scratch.file("model.gguf", tiny.bytes());
     let tokens: Vec<u32> = (0..40).map(|i| 3 + i * 7 % 290).collect();
-    for (method, projections) in [("gp", "q,k,v,o,gate,up,down"), ("grc", "q,k,v,gate,up")] {
+    for (method, projections) in [
+        ("low-rank", "q,k,v,o,gate,up,down"),
+        ("shared-basis", "q,k,v,gate,up"),
+    ] {
         for (factor_type, bound) in [("f32", FLOAT), ("q8_0", BLOCKS)] {
             let artifact = scratch.path(&format!("{method}-{factor_type}.htz"));
             let run = htc!["compile", &source, "-o", &artifact, "--method", method];

@@ -151,7 +151,7 @@ pub fn in_shared_bases(rank: &str) -> [ModelFile; 2] {
         ..TinyModel::default()
     };
     fs::write(&model, weights.bytes()).unwrap();
-    let compile = htc!["compile", &model, "-o", &shared, "--method", "grc"];
+    let compile = htc!["compile", &model, "-o", &shared, "--method", "shared-basis"];
     let f16 = ["--factor-type", "f16"];
     compile.args(["--rank", rank]).args(f16).run().assert_ok();
     [&model, &shared].map(|path| ModelFile::open(path).unwrap())

@@ -76,10 +76,10 @@ fn pairs_and_statistics_are_reported() {
     let (model, other) = (tiny(&scratch, "a.gguf", 1), tiny(&scratch, "b.gguf", 2));
     let page = scratch.path("page.html");
     let run = bench(&model).arg("--against").arg(&other);
-    let run = run.args(["--context", "32,64"]).arg("-o").arg(&page);
+    let run = run.args(["--contexts", "32,64"]).arg("-o").arg(&page);
     let found = run.run().json();
     assert_eq!(text(&found, "/kind"), "benchmark");
-    assert_eq!(found["schema"], 1);
+    assert_eq!(found["schema"], "htc-benchmark-1");
     for key in [
         "/program",
         "/date",
@@ -191,7 +191,7 @@ fn active_fraction_is_compared_with_the_whole() {
         &scratch,
         &model,
         "a.htz",
-        &["--method", "gp", "--rank", "16"],
+        &["--method", "low-rank", "--rank", "16"],
     );
     let text_file = scratch.file("words.txt", words(1500));
     let gates = scratch.file(
@@ -271,8 +271,8 @@ fn invalid_values_are_refused_with_their_option() {
     let model = tiny(&scratch, "a.gguf", 1);
     let run = |options: &[&str]| htc!["bench", &model, "--threads", "1"].args(options).run();
     run(&["--tokens", "1000"]).assert_refused(2, &["a.gguf", "--tokens", "1024"]);
-    run(&["--context", "64,1025", "--tokens", "4"])
-        .assert_refused(2, &["--context", "1025", "1024"]);
+    run(&["--contexts", "64,1025", "--tokens", "4"])
+        .assert_refused(2, &["--contexts", "1025", "1024"]);
     for (option, value) in [
         ("--tokens", "1"),
         ("--tokens", "4,4"),
@@ -280,8 +280,8 @@ fn invalid_values_are_refused_with_their_option() {
         ("--tokens", "-4"),
         ("--prompts", "coding,poetry"),
         ("--prompts", ""),
-        ("--context", "0"),
-        ("--context", "many"),
+        ("--contexts", "0"),
+        ("--contexts", "many"),
         ("--pairs", "0"),
         ("--pairs", "-1"),
         ("--cool-down", "nan"),
@@ -307,7 +307,7 @@ fn invalid_values_are_refused_with_their_option() {
 fn full_context_has_no_decode_speed() {
     let scratch = Scratch::new();
     let model = tiny(&scratch, "a.gguf", 1);
-    let run = bench(&model).args(["--pairs", "2", "--warm-up", "0", "--context", "all"]);
+    let run = bench(&model).args(["--pairs", "2", "--warm-up", "0", "--contexts", "all"]);
     let outcome = run.run().assert_ok();
     assert!(
         outcome.stderr.contains("after a context of 1024 tokens"),
@@ -353,7 +353,7 @@ fn llama_cpp_is_measured_in_the_same_pairs() {
     let program = fake_llama_bench(&scratch, &does);
     for place in [program.as_path(), scratch.folder()] {
         fs::write(&log, "").unwrap();
-        let run = bench(&model).args(["--pairs", "2", "--context", "32", "--kv", "f32"]);
+        let run = bench(&model).args(["--pairs", "2", "--contexts", "32", "--kv", "f32"]);
         let found = run
             .arg("--against")
             .arg(llama_cpp_argument(place))

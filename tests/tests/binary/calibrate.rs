@@ -91,7 +91,7 @@ fn cached_statistics_give_identical_bytes() {
         .json();
     assert_eq!(found_layers(&third), 0);
     assert_eq!(fs::read(scratch.path("third.htz")).unwrap(), bytes);
-    let other = compile(&scratch, "other.htz", &["--context", "128"])
+    let other = compile(&scratch, "other.htz", &["--calibration-context", "128"])
         .run()
         .assert_ok()
         .json();
@@ -255,7 +255,7 @@ fn invalid_calibrations_are_refused() {
     let output = scratch.path("out.htz");
     let run = |text: &Path, options: &[&str]| {
         let run = htc!["compile", &model, "-o", &output, "--calibration", text];
-        run.args(["--context", "16"]).args(options)
+        run.args(["--calibration-context", "16"]).args(options)
     };
     let cache = scratch.path("cache");
     let cache = cache.to_str().unwrap();
@@ -275,10 +275,10 @@ fn invalid_calibrations_are_refused() {
         &["--gauge", "activation"],
         &["--cache", "x"],
         &["--calibration-tokens", "64"],
-        &["--context", "64"],
+        &["--calibration-context", "64"],
     ] {
         let run = htc!["compile", &model, "-o", &output].args(options);
-        let run = run.args(["--method", "gp"]);
+        let run = run.args(["--method", "low-rank"]);
         run.run().assert_refused(2, &["--calibration"]);
     }
     run(&text, &["--gauge", "best"])
@@ -286,11 +286,19 @@ fn invalid_calibrations_are_refused() {
         .assert_refused(2, &["--gauge", "best", "whiten"]);
     run(&text, &["--calibration-tokens", "15"])
         .run()
-        .assert_refused(2, &["--calibration-tokens 15", "--context", "16"]);
+        .assert_refused(
+            2,
+            &["--calibration-tokens 15", "--calibration-context", "16"],
+        );
     let long = htc!["compile", &model, "-o", &output, "--calibration", &text];
-    long.args(["--context", "100000", "--calibration-tokens", "200000"])
-        .run()
-        .assert_refused(2, &["--context 100000", "positions"]);
+    long.args([
+        "--calibration-context",
+        "100000",
+        "--calibration-tokens",
+        "200000",
+    ])
+    .run()
+    .assert_refused(2, &["--calibration-context 100000", "positions"]);
     run(&text, &["--allocator", "cachefit"])
         .run()
         .assert_refused(2, &["--gpu"]);

@@ -215,7 +215,11 @@ fn conversations_go_on_after_faults() {
     assert_eq!(unknown.stdout, plain);
     let long = "the cat sat on ".repeat(200);
     let full = chat(&format!("{long}\nthe cat\n"), &["-c", "64"]);
-    assert!(full.stderr.contains("longer than the context of 64"), "{}", full.stderr);
+    assert!(
+        full.stderr.contains("longer than the context of 64"),
+        "{}",
+        full.stderr
+    );
     assert_eq!(full.stdout, plain);
     let many = "the cat\n".repeat(20);
     let forgets = chat(&many, &["-c", "64"]);
@@ -227,5 +231,7 @@ fn conversations_go_on_after_faults() {
         .run()
         .assert_refused(2, &["--ctx-size 999999", "positions"]);
     let plain = scratch.file("plain.gguf", TinyModel::default().bytes());
-    htc!["chat", &plain].run().assert_refused(2, &["plain.gguf", "no chat template"]);
+    htc!["chat", &plain]
+        .run()
+        .assert_refused(2, &["plain.gguf", "no chat template"]);
 }

@@ -14,13 +14,13 @@ use htc_tests::{Htc, Scratch, TinyModel, htc};
 
 use super::number;
 
-fn compile_to_size(scratch: &Scratch, model: &Path, name: &str, bytes: u64) -> Htc {
+fn compile_to_size(scratch: &Scratch, model: &Path, name: &str, size: impl ToString) -> Htc {
     let text = scratch.path("words.txt");
     if !text.exists() {
         scratch.file("words.txt", words(20_000));
     }
     htc!["compile", model, "-o", scratch.path(name), "--force"]
-        .args(["--method", "quantise", "--file-size", &bytes.to_string()])
+        .args(["--method", "quantise", "--target-size", &size.to_string()])
         .args(["--context", "32", "--calibration-tokens", "2048"])
         .args(["--calibration".into(), text])
         .args(["--cache".into(), scratch.path("cache")])
@@ -119,7 +119,7 @@ fn every_architecture_runs_in_codes() {
     for model in architectures() {
         let name = model.display();
         let path = scratch.path("coded.htz");
-        let large = compile_to_size(&scratch, &model, "coded.htz", 1 << 20);
+        let large = compile_to_size(&scratch, &model, "coded.htz", "100%");
         large.run().assert_ok();
         let (whole, exact) = (size(&path), divergence(&scratch, &path, &model));
         assert!(exact < 1e-6, "{name}: {exact}");

@@ -26,11 +26,6 @@ fn compile(scratch: &Scratch, name: &str, options: &[&str]) -> Htc {
     run.args(["--cache".as_ref(), scratch.path("cache").as_path()])
 }
 
-fn notes(report: &Value) -> Vec<&str> {
-    let notes = list(report, "/notes").iter();
-    notes.filter_map(Value::as_str).collect()
-}
-
 #[test]
 fn model_and_output_suffice() {
     let scratch = Scratch::new();
@@ -41,7 +36,7 @@ fn model_and_output_suffice() {
     assert!(said.contains(asked), "{said}");
     let report = outcome.json();
     assert_eq!(text(&report, "/plan/method"), "quantise");
-    assert_eq!(text(&report, "/limit"), "--max-perplexity-increase 1");
+    assert_eq!(number(&report, "/limit/perplexity_increase"), 0.01);
     assert_eq!(text(&report, "/calibration/text"), "shipped v1");
     assert_eq!(number(&report, "/calibration/context"), 64.0);
     let (before, after) = (
@@ -61,38 +56,7 @@ fn model_and_output_suffice() {
     let bytes = |name| fs::read(scratch.path(name)).unwrap();
     assert!(bytes("named.htz") == bytes("small.htz"));
     let long = compile(&scratch, "long.htz", &["--context", "512"]).run();
-    long.assert_refused(2, &["--context 512", "64 positions"]);
-}
-
-#[test]
-fn factor_options_select_factors() {
-    let scratch = Scratch::new();
-    for options in [
-        &["--ratio", "0.8"][..],
-        &["--rank", "4"],
-        &["--bytes", "150kB"],
-        &["--projections", "q,k"],
-        &["--factor-type", "f16"],
-        &["--rank-floor", "4"],
-        &["--gauge", "axiom"],
-    ] {
-        let report = plain(&scratch, "auto.htz", &[options, &["--force"]].concat());
-        let report = report.run().json();
-        assert_eq!(text(&report, "/plan/method"), "gp", "{options:?}");
-        assert!(report["calibration"].is_null() && report["limit"].is_null());
-        let said = |note: &&str| note.starts_with(options[0]) && note.contains("method is gp");
-        assert!(notes(&report).iter().any(said), "{options:?}: {report}");
-        let named = [options, &["--method", "gp", "--force"]].concat();
-        let report = plain(&scratch, "named.htz", &named).run().json();
-        assert!(!notes(&report).iter().any(said), "{options:?}: {report}");
-        let bytes = |name| fs::read(scratch.path(name)).unwrap();
-        assert!(bytes("auto.htz") == bytes("named.htz"), "{options:?}");
-    }
-    let dry = htc!["plan", model(&scratch), "--rank", "4"]
-        .run()
-        .assert_ok();
-    assert!(dry.stderr.contains("method is gp"), "{}", dry.stderr);
-    assert!(dry.text().contains("\"method\": \"gp\""), "{}", dry.text());
+    long.assert_refused(2, &["--calibration-context 512", "64 positions"]);
 }
 
 #[test]
@@ -107,8 +71,10 @@ fn file_size_with_factor_options_is_refused() {
     ] {
         for method in [&["--bits", "9"][..], &["--method", "quantise"]] {
             let run = compile(&scratch, "none.htz", &[options, method].concat());
-            run.run()
-                .assert_refused(2, &[words, "no factors", "--method gp or grc"]);
+            run.run().assert_refused(
+                2,
+                &[words, "no factors", "--method low-rank or shared-basis"],
+            );
         }
     }
     let off = ["--gauge", "none", "--bias", "off", "--sink", "off"];
@@ -116,8 +82,8 @@ fn file_size_with_factor_options_is_refused() {
     assert_eq!(text(&off, "/plan/method"), "quantise");
     let small = compile(&scratch, "small.htz", &["--bits", "2"]).run();
     assert_eq!(small.code(), Some(2));
-    assert!(small.stderr.contains("--bits 2: the smallest"), "{small:?}");
-    let sized = compile(&scratch, "sized.htz", &["--file-size", "1MB"]);
+    assert!(small.stderr.contains("--bpw 2: "), "{small:?}");
+    let sized = compile(&scratch, "sized.htz", &["--file-size", "60%"]);
     let report = sized.run().json();
     assert_eq!(text(&report, "/plan/method"), "quantise");
     assert!(!Artifact::open(&scratch.path("sized.htz")).bytes.is_empty());
@@ -128,7 +94,7 @@ fn default_dry_run_predicts_a_size() {
     let scratch = Scratch::new();
     let run = || compile(&scratch, "out.htz", &["--dry-run"]);
     let forecast = run().run().json();
-    assert_eq!(text(&forecast, "/limit"), "--max-perplexity-increase 1");
+    assert_eq!(number(&forecast, "/limit/perplexity_increase"), 0.01);
     for stage in ["calibrate", "plan", "factorise", "measure"] {
         assert!(number(&forecast, &format!("/stages/{stage}")) > 0.0);
     }

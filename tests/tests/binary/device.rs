@@ -122,7 +122,13 @@ fn compile_uses_the_selected_device() {
     let model = scratch.file("model.gguf", TinyModel::default().bytes());
     let text = scratch.file("words.txt", words(4_000));
     let compile = |device: &str, threads: &str| {
-        let compile = htc!["compile", &model, "-o", scratch.path(device), "--force"];
+        let compile = htc![
+            "compile",
+            &model,
+            "-o",
+            scratch.path(&format!("{device}.htz")),
+            "--force"
+        ];
         let compile = compile.args(["--context", "16", "--calibration-tokens", "256"]);
         let compile = compile.args(["--file-size", "155kB", "--tune", "0", "--compare", "off"]);
         let compile = compile.args(["--calibration".as_ref(), text.as_os_str()]);
@@ -132,7 +138,7 @@ fn compile_uses_the_selected_device() {
     };
     let made = |device: &str| {
         let report = compile(device, "2").run().assert_ok().json();
-        let bytes = std::fs::read(scratch.path(device)).unwrap();
+        let bytes = std::fs::read(scratch.path(&format!("{device}.htz"))).unwrap();
         (number(&report, "/quality/evaluation/kl"), bytes)
     };
     let (expected, of_processor) = made("cpu");
@@ -148,14 +154,14 @@ fn compile_uses_the_selected_device() {
         assert_ne!(kl, expected, "{device}");
         assert_ne!(bytes, of_processor, "{device}");
         assert!(bytes.len() <= 155_000, "{device}: {}", bytes.len());
-        let artifact = Htz::open(scratch.path(device)).unwrap();
+        let artifact = Htz::open(scratch.path(&format!("{device}.htz"))).unwrap();
         let provenance = &artifact.manifest().provenance;
         let on = &provenance.instruction_set;
         assert!(on.contains("; models on "), "{device}: {on}");
         std::fs::remove_dir_all(scratch.path("cache")).unwrap();
         compile(device, "1").run().assert_ok();
         assert_eq!(
-            std::fs::read(scratch.path(device)).unwrap(),
+            std::fs::read(scratch.path(&format!("{device}.htz"))).unwrap(),
             bytes,
             "{device}"
         );
@@ -163,12 +169,12 @@ fn compile_uses_the_selected_device() {
     compile("cuda:7", "2")
         .run()
         .assert_refused(1, &["--device: no CUDA device: "]);
-    assert!(!scratch.path("cuda:7").exists());
+    assert!(!scratch.path("cuda:7.htz").exists());
     let plain = htc![
         "compile",
         &model,
         "-o",
-        scratch.path("plain"),
+        scratch.path("plain.htz"),
         "--rank",
         "8"
     ];

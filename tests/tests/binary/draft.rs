@@ -32,11 +32,11 @@ fn drafts_do_not_change_greedy_text() {
     assert_ne!(of_artifact, expected);
     for length in ["1", "5", "auto"] {
         let length = ["--draft-length", length];
-        let outcome = run(&model).arg("--speculate").arg(&other).args(length);
+        let outcome = run(&model).arg("--draft").arg(&other).args(length);
         assert_eq!(outcome.run().assert_ok().stdout, expected);
         let outcome = run(&artifact).arg("--verifier").arg(&model).args(length);
         assert_eq!(outcome.run().assert_ok().stdout, expected);
-        let outcome = run(&artifact).args(["--speculate", "0.7"]).args(length);
+        let outcome = run(&artifact).args(["--draft", "0.7"]).args(length);
         let outcome = outcome.run().assert_ok();
         assert_eq!(outcome.stdout, of_artifact);
         assert!(outcome.stderr.contains("draft: "), "{}", outcome.stderr);
@@ -47,7 +47,14 @@ fn drafts_do_not_change_greedy_text() {
 fn learning_drafts_do_not_change_the_text() {
     let scratch = Scratch::new();
     let model = tiny(&scratch, "model.gguf", DType::F32);
-    let grc = ["--method", "grc", "--rank", "4", "--factor-type", "f16"];
+    let grc = [
+        "--method",
+        "shared-basis",
+        "--rank",
+        "4",
+        "--factor-type",
+        "f16",
+    ];
     let (artifact, _) = compile(&scratch, &model, "grc.htz", &grc);
     let (other, _) = compile(&scratch, &model, "gp.htz", &["--rank", "16"]);
     let expected = run(&model).run().assert_ok().stdout;
@@ -103,11 +110,11 @@ fn json_reports_drafted_and_accepted_tokens() {
         (&found["stop"], number(&found, "/slides")),
         (&"limit".into(), 0.0)
     );
-    let by_itself = json(run(&model).args(["--speculate", "1"]));
+    let by_itself = json(run(&model).args(["--draft", "1"]));
     assert!(number(&by_itself, "/speed_up") > 0.0);
     assert_eq!(number(&found, "/fraction_min"), 1.0);
     assert_eq!(number(&found, "/kv_bytes_per_token"), 256.0);
-    let drafted = json(run(&model).args(["--speculate", "1", "--draft-length", "3"]));
+    let drafted = json(run(&model).args(["--draft", "1", "--draft-length", "3"]));
     assert_eq!(drafted["text"], found["text"]);
     assert_eq!(number(&drafted, "/acceptance"), 1.0);
     assert_eq!(number(&drafted, "/drafted"), number(&drafted, "/accepted"));
@@ -124,13 +131,13 @@ fn invalid_drafts_are_refused_in_one_line() {
     let refused = |run: Htc, code: i32, says: &str| {
         run.run().assert_refused(code, &[says]);
     };
-    refused(run(&model).args(["--speculate", "0"]), 2, "a fraction");
-    refused(run(&model).args(["--speculate", "1.5"]), 2, "a fraction");
-    refused(run(&model).args(["--speculate", ""]), 2, "a fraction");
-    let length = ["--speculate", "1", "--draft-length", "17"];
+    refused(run(&model).args(["--draft", "0"]), 2, "a fraction");
+    refused(run(&model).args(["--draft", "1.5"]), 2, "a fraction");
+    refused(run(&model).args(["--draft", ""]), 2, "a fraction");
+    let length = ["--draft", "1", "--draft-length", "17"];
     refused(run(&model).args(length), 2, "1 to 16");
-    refused(run(&model).arg("--speculate").arg(&missing), 1, "none.gguf");
-    refused(run(&model).args(["--speculate", "0.1"]), 1, "fraction");
+    refused(run(&model).arg("--draft").arg(&missing), 1, "none.gguf");
+    refused(run(&model).args(["--draft", "0.1"]), 1, "fraction");
     refused(
         run(&artifact).arg("--verifier").arg(&other),
         1,
@@ -141,14 +148,14 @@ fn invalid_drafts_are_refused_in_one_line() {
         2,
         "not an artifact",
     );
-    refused(run(&model).args(["--adapt", "oja"]), 2, "--speculate");
-    let learning = ["--speculate", "1", "--adapt", "oja"];
-    refused(run(&model).args(learning), 1, "--method grc");
+    refused(run(&model).args(["--adapt", "oja"]), 2, "--draft");
+    let learning = ["--draft", "1", "--adapt", "oja"];
+    refused(run(&model).args(learning), 1, "--method shared-basis");
     refused(run(&model).args(["--adapt", "much"]), 2, "--adapt");
-    let state = ["--speculate", "1", "--adapt-state", "x"];
+    let state = ["--draft", "1", "--adapt-state", "x"];
     refused(run(&model).args(state), 2, "--adapt oja");
     let both = run(&artifact).arg("--verifier").arg(&model);
-    refused(both.arg("--speculate").arg(&other), 2, "--verifier");
+    refused(both.arg("--draft").arg(&other), 2, "--verifier");
 }
 
 #[test]
@@ -156,11 +163,11 @@ fn unwritable_adaptation_state_is_refused_early() {
     let scratch = Scratch::new();
     let model = tiny(&scratch, "model.gguf", DType::F32);
     let other = tiny(&scratch, "other.gguf", DType::Q4_0);
-    let learning = run(&model).arg("--speculate").arg(&other);
+    let learning = run(&model).arg("--draft").arg(&other);
     let learning = learning.args(["--adapt", "gradient", "--json", "--adapt-state"]);
     let outcome = learning.arg(scratch.path("no/where")).run();
     assert!(outcome.stdout.is_empty());
     outcome.assert_refused(1, &["where"]);
     let outcome = run(&model).args(["--draft-length", "4"]).run();
-    outcome.assert_refused(2, &["--draft-length", "--speculate"]);
+    outcome.assert_refused(2, &["--draft-length", "--draft"]);
 }

@@ -13,7 +13,7 @@ use super::{assert_close, compile, list, number, text};
 fn sensor_option_adds_joules() {
     let scratch = Scratch::new();
     let model = tiny(&scratch, "a.gguf", 1);
-    let options = ["--method", "gp", "--rank", "16"];
+    let options = ["--method", "low-rank", "--rank", "16"];
     let (artifact, _) = compile(&scratch, &model, "a.htz", &options);
     let page = scratch.path("page.html");
     let run = bench(&artifact).args(["--fraction", "0.6", "--pairs", "2", "--context", "32"]);
@@ -158,7 +158,7 @@ fn plan_uses_measured_energy() {
         &scratch,
         &long,
         "a.htz",
-        &["--method", "gp", "--rank", "16"],
+        &["--method", "low-rank", "--rank", "16"],
     );
     let run = bench(&artifact).args(["--fraction", "0.8", "--pairs", "2"]);
     let run = run.arg("--against").arg(&artifact);

@@ -30,7 +30,11 @@ fn exempt_channels_are_exact() {
             tensor.values = tensor.decoded();
         }
         let options = ["--rank", "6", "--factor-type", factor_type, "--force"];
-        for (method, calibration) in [("gp", &[][..]), ("gp", &calibration), ("grc", &[])] {
+        for (method, calibration) in [
+            ("low-rank", &[][..]),
+            ("low-rank", &calibration),
+            ("shared-basis", &[]),
+        ] {
             let options = [&options[..], &["--method", method]].concat();
             let options = [
                 &options[..],
@@ -42,7 +46,7 @@ fn exempt_channels_are_exact() {
             let (artifact, report) = compile(&scratch, &model, "out.htz", &options);
             let artifact = Artifact::open(&artifact);
             let units = list(&report, "/exempt");
-            let per_layer = if method == "gp" { 5 } else { 2 };
+            let per_layer = if method == "low-rank" { 5 } else { 2 };
             assert_eq!(units.len(), per_layer * tiny.layers);
             for unit in units {
                 let channels: Vec<usize> = list(unit, "/channels")

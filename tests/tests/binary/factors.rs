@@ -123,7 +123,7 @@ fn shared_bases_are_the_leading_eigenvectors() {
     let rank = 16;
     let options = [
         "--method",
-        "grc",
+        "shared-basis",
         "--projections",
         "q,k,v,gate,up",
         "--rank",
@@ -175,7 +175,14 @@ fn the_full_shared_basis_is_the_identity() {
     };
     let scratch = Scratch::new();
     let model = scratch.file("model.gguf", tiny.bytes());
-    let options = ["--method", "grc", "--rank", "full", "--factor-type", "f32"];
+    let options = [
+        "--method",
+        "shared-basis",
+        "--rank",
+        "full",
+        "--factor-type",
+        "f32",
+    ];
     let (artifact, _) = compile(&scratch, &model, "out.htz", &options);
     let basis = Artifact::open(&artifact).matrix("blk.0.attn_qkv.basis");
     let mut identity = Matrix::new(64, 64, &[0.0; 64 * 64]);

@@ -29,7 +29,7 @@ fn tiny() -> TinyModel {
 fn plan_of_forms(head: &str) -> String {
     format!(
         r#"{{
-  "format": "htc-plan", "version": 2, "method": "gp", "factor_type": "f32",
+  "format": "htc-plan", "version": 2, "method": "low-rank", "factor_type": "f32",
   "embedding": {{"form": "dense", "types": {{"weight": "bf16"}}}},
   "head": {head},
   "units": [
@@ -186,7 +186,7 @@ fn codes_of_every_table_version_run() {
         ("2:t4x6", true, "trellis4"),
     ] {
         let plan = format!(
-            r#"{{"format": "htc-plan", "version": 2, "method": "gp", "factor_type": "f32", "units": [
+            r#"{{"format": "htc-plan", "version": 2, "method": "low-rank", "factor_type": "f32", "units": [
               {{"layer": 0, "projections": ["down"], "form": "dense", "types": {{"weight": "{codes}"}}}}]}}"#
         );
         let plan = scratch.file("plan.json", plan);
@@ -246,7 +246,7 @@ fn demo_model_in_short_types_stays_close_to_its_source() {
             .collect();
         let head = if tied { "" } else { head };
         format!(
-            r#"{{"format": "htc-plan", "version": 2, "method": "gp", "factor_type": "q8_0",
+            r#"{{"format": "htc-plan", "version": 2, "method": "low-rank", "factor_type": "q8_0",
              "embedding": {{"form": "dense", "types": {{"weight": "q8_0"}}}}, {head} "units": [{}]}}"#,
             units.join(", ")
         )
@@ -335,7 +335,14 @@ fn demo_model_in_short_types_stays_close_to_its_source() {
 fn dense_types_are_reported_and_do_not_affect_the_ratio() {
     let scratch = Scratch::new();
     let model = scratch.file("model.gguf", tiny().bytes());
-    let base = ["--method", "grc", "--ratio", "0.4", "--factor-type", "f16"];
+    let base = [
+        "--method",
+        "shared-basis",
+        "--ratio",
+        "0.4",
+        "--factor-type",
+        "f16",
+    ];
     let (plain, before) = compile(&scratch, &model, "plain.htz", &base);
     let types = ["--dense-type", "q8_0", "--embedding-type", "f16"];
     let options = [&base[..], &types].concat();

@@ -31,7 +31,7 @@ fn calibrated(scratch: &Scratch, name: &str, output: &str) -> Htc {
 }
 
 fn command(scratch: &Scratch, name: &str, options: &[&str]) -> Htc {
-    calibrated(scratch, name, "out")
+    calibrated(scratch, name, "out.htz")
         .args(["--projections", "k,v,o"])
         .args(options)
 }
@@ -87,18 +87,18 @@ fn best_measured_gauge_is_chosen_by_default() {
     ] {
         assert!(said.contains(word), "{word}: {said}");
     }
-    let found = Artifact::open(&scratch.path("out"));
+    let found = Artifact::open(&scratch.path("out.htz"));
     let (gauge, bias) = (chosen[0]["gauge"].as_str().unwrap(), &chosen[0]["bias"]);
     let bias = if bias == true { "on" } else { "off" };
     let explicit = ["--ratio", "0.5", "--gauge", gauge, "--bias", bias];
     let report = compile(&scratch, &explicit).json();
     assert!(self::trials(&report).is_empty());
-    assert!(Artifact::open(&scratch.path("out")).equals_except_quality(&found));
+    assert!(Artifact::open(&scratch.path("out.htz")).equals_except_quality(&found));
     assert_eq!(number(&report, "/quality/choosing_windows"), 0.0);
     assert_eq!(number(&report, "/quality/evaluation/chunks"), 32.0);
     let all = number(&report, "/quality/evaluation/kl");
     assert!((all - 0.5 * (smallest + reported)).abs() < 1e-9, "{all}");
-    scratch.assert_only_files(&["cache", "out"]);
+    scratch.assert_only_files(&["cache", "out.htz"]);
 }
 
 #[test]
@@ -121,7 +121,7 @@ fn quality_equals_eval_on_the_held_out_text() {
     assert_eq!(report["quality"]["text"], "held.txt");
     let measured = htc![
         "eval",
-        scratch.path("out"),
+        scratch.path("out.htz"),
         "--text",
         &held_out,
         "--context",
@@ -144,7 +144,7 @@ fn gauge_that_measures_worse_is_refused() {
     let scratch = Scratch::new();
     let options = ["--ratio", "0.5", "--gauge", "axiom", "--bias", "off"];
     let run = || {
-        let run = calibrated(&scratch, "compile", "out").args(options);
+        let run = calibrated(&scratch, "compile", "out.htz").args(options);
         run.args(["--projections", "gate,up", "--allocator", "uniform"])
     };
     let said = [
@@ -154,7 +154,7 @@ fn gauge_that_measures_worse_is_refused() {
         "--keep-gauge",
     ];
     run().run().assert_refused(1, &said);
-    scratch.assert_only_files(&[".out.htc-work", "cache"]);
+    scratch.assert_only_files(&[".out.htz.htc-work", "cache"]);
     let kept = run()
         .args(["--keep-gauge", "--report", "json"])
         .run()
@@ -209,7 +209,7 @@ fn smallest_artifact_within_the_limit_is_found() {
         let ratio = number(chosen, "/ratio");
         let nearest = below.filter(|r| *r < ratio).fold(0.0, f64::max);
         assert!(ratio - nearest < 0.06, "{nearest} {ratio}");
-        let length = fs::metadata(scratch.path("out")).unwrap().len();
+        let length = fs::metadata(scratch.path("out.htz")).unwrap().len();
         assert_eq!(length as f64, bytes);
     }
 }
@@ -225,19 +225,19 @@ fn plan_command_searches_within_a_limit() {
             .contains("as the smallest that holds --max-kl 0.02")
     );
     let plan = scratch.path("plan.json");
-    fs::rename(scratch.path("out"), &plan).unwrap();
+    fs::rename(scratch.path("out.htz"), &plan).unwrap();
     assert_eq!(
         names_in(&scratch.path("cache")).len(),
         1,
         "what was tried is gone"
     );
     compile(&scratch, &limit);
-    let expected = Artifact::open(&scratch.path("out"));
-    let compiled = calibrated(&scratch, "compile", "other")
+    let expected = Artifact::open(&scratch.path("out.htz"));
+    let compiled = calibrated(&scratch, "compile", "other.htz")
         .arg("--plan")
         .arg(&plan);
     compiled.run().assert_ok();
-    let other = Artifact::open(&scratch.path("other"));
+    let other = Artifact::open(&scratch.path("other.htz"));
     assert!(other.equals_except_quality(&expected));
     assert_eq!(other.bytes.len(), expected.bytes.len());
 }
@@ -251,7 +251,7 @@ fn infeasible_or_unmeasurable_limits_are_refused() {
     strict
         .run()
         .assert_refused(1, &["--max-kl", "not within it at any ratio", "allow more"]);
-    scratch.assert_only_files(&[".out.htc-work", "cache"]);
+    scratch.assert_only_files(&[".out.htz.htc-work", "cache"]);
     let window = ["--calibration-tokens", "128", "--max-kl", "1"];
     let short: String = fs::read_to_string(demo("alice.txt")).unwrap();
     let short = scratch.file("short.txt", short.chars().take(600).collect::<String>());
@@ -260,11 +260,11 @@ fn infeasible_or_unmeasurable_limits_are_refused() {
             "compile",
             demo(MODEL),
             "-o",
-            scratch.path("out"),
+            scratch.path("out.htz"),
             "--calibration",
             &short
         ]
-        .args(["--method", "gp", "--context", "128", "--cache"])
+        .args(["--method", "low-rank", "--context", "128", "--cache"])
         .arg(scratch.path("cache"))
     };
     run()
@@ -273,7 +273,7 @@ fn infeasible_or_unmeasurable_limits_are_refused() {
         .assert_refused(1, &["--max-kl", "3 held-out windows", "--held-out"]);
     let two: String = fs::read_to_string(demo("alice.txt")).unwrap();
     let two = scratch.file("two.txt", two.chars().take(1000).collect::<String>());
-    let only_decided = htc!["compile", demo(MODEL), "-o", scratch.path("two")]
+    let only_decided = htc!["compile", demo(MODEL), "-o", scratch.path("two.htz")]
         .args(["--projections", "k", "--context", "128", "--report", "json"])
         .args(["--gauge", "whiten", "--calibration"])
         .arg(&two)
@@ -308,9 +308,9 @@ fn infeasible_or_unmeasurable_limits_are_refused() {
         "compile",
         demo(MODEL),
         "-o",
-        scratch.path("x"),
+        scratch.path("x.htz"),
         "--method",
-        "gp",
+        "low-rank",
         "--max-kl",
         "1"
     ];
@@ -338,7 +338,7 @@ fn inputs_are_not_overwritten() {
         "compile",
         demo(MODEL),
         "-o",
-        scratch.path("out"),
+        scratch.path("out.htz"),
         "--calibration",
         &text
     ]
@@ -351,7 +351,7 @@ fn inputs_are_not_overwritten() {
             "compile",
             demo(MODEL),
             "-o",
-            scratch.path("out"),
+            scratch.path("out.htz"),
             "--rank",
             "8",
             "--report"
@@ -368,12 +368,12 @@ fn inputs_are_not_overwritten() {
         "compile",
         demo(MODEL),
         "-o",
-        scratch.path("b"),
+        scratch.path("b.htz"),
         "--report",
         scratch.folder()
     ];
     folder.run().assert_refused(2, &["--report", "a folder"]);
-    scratch.assert_only_files(&["held.txt", "out", "precious.json", "text.txt"]);
+    scratch.assert_only_files(&["held.txt", "out.htz", "precious.json", "text.txt"]);
 }
 
 #[test]
@@ -382,7 +382,7 @@ fn killed_search_resumes() {
     let options = ["--max-kl", "0.02", "--gauge", "whiten", "--bias", "off"];
     let run = || command(&scratch, "compile", &options);
     let mut child = run().spawn();
-    let work = scratch.path(".out.htc-work");
+    let work = scratch.path(".out.htz.htc-work");
     let measured = || {
         let names = if work.exists() {
             names_in(&work)
@@ -399,20 +399,20 @@ fn killed_search_resumes() {
     }
     child.kill().unwrap();
     child.wait().unwrap();
-    assert!(!scratch.path("out").exists());
+    assert!(!scratch.path("out.htz").exists());
     run().args(["--threads", "1"]).run().assert_ok();
-    scratch.assert_only_files(&["cache", "out"]);
-    let bytes = fs::read(scratch.path("out")).unwrap();
-    fs::remove_file(scratch.path("out")).unwrap();
+    scratch.assert_only_files(&["cache", "out.htz"]);
+    let bytes = fs::read(scratch.path("out.htz")).unwrap();
+    fs::remove_file(scratch.path("out.htz")).unwrap();
     run().run().assert_ok();
-    assert!(fs::read(scratch.path("out")).unwrap() == bytes);
+    assert!(fs::read(scratch.path("out.htz")).unwrap() == bytes);
 }
 
 #[test]
 fn report_includes_the_forecast() {
     let scratch = Scratch::new();
     let report = compile(&scratch, &["--gauge", "none", "--bias", "off"]).json();
-    let length = fs::metadata(scratch.path("out")).unwrap().len() as f64;
+    let length = fs::metadata(scratch.path("out.htz")).unwrap().len() as f64;
     assert_eq!(number(&report, "/forecast/bytes"), length);
     assert!(number(&report, "/forecast/seconds") > 0.0);
     assert!(number(&report, "/forecast/peak_memory") > 1e6);

@@ -82,7 +82,9 @@ fn cusolver_decomposes_weights() {
     // A system library might be found without the file.
     machine.install(BLAS, "libcublas.cpp", &[]);
     machine.install(SOLVER, "libcusolver.cpp", &["-DHTC_SHORT"]);
-    let said = compile("gp", "plain.htz", "cuda", "2").run().assert_ok();
+    let said = compile("low-rank", "plain.htz", "cuda", "2")
+        .run()
+        .assert_ok();
     let warned = "weights are decomposed by the processor: cuSOLVER has no cusolver";
     assert!(said.stderr.contains(warned), "{}", said.stderr);
     assert!(said.stderr.contains("; install cuSOLVER and cuBLAS"));
@@ -119,7 +121,7 @@ fn cusolver_decomposes_weights() {
             }
         }
         let bytes = std::fs::read(&cuda).unwrap();
-        if method == "gp" {
+        if method == "low-rank" {
             assert_eq!(std::fs::read(&cpu).unwrap(), plain, "made by the processor");
         }
         let (again, _, _) = made("cuda", "1");
@@ -129,7 +131,7 @@ fn cusolver_decomposes_weights() {
     for operation in ["eigenvectors of ", "product of ", "sums of "] {
         assert!(called.contains(operation), "{operation}");
     }
-    let failing = compile("gp", "failing.htz", "cuda", "2");
+    let failing = compile("low-rank", "failing.htz", "cuda", "2");
     let failing = failing.env("HTC_FAKE", Some(Path::new("no-convergence")));
     let failed = failing.run();
     assert_eq!(failed.code(), Some(1), "{}", failed.stderr);
@@ -151,7 +153,7 @@ fn whole_compilation_runs_on_the_device() {
     let compile = |device: &str, threads: &str| {
         let compile = htc!["compile", &model, "-o", scratch.path(device), "--force"];
         let compile = compile.args(["--context", "16", "--calibration-tokens", "256"]);
-        let compile = compile.args(["--method", "gp", "--rank", "12", "--gauge", "whiten"]);
+        let compile = compile.args(["--method", "low-rank", "--rank", "12", "--gauge", "whiten"]);
         let compile = compile.arg("--kv-bases");
         let compile = compile.args(["--calibration".as_ref(), text.as_os_str()]);
         let compile = compile.args(["--cache".into(), scratch.path("cache")]);

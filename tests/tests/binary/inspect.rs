@@ -47,7 +47,7 @@ fn vocabulary_only_gguf_as_json() {
 fn artifact_as_json() {
     let scratch = Scratch::new();
     let model = scratch.file("model.gguf", TinyModel::default().bytes());
-    let options = ["--method", "grc", "--rank", "16"];
+    let options = ["--method", "shared-basis", "--rank", "16"];
     let (artifact, report) = compile(&scratch, &model, "out.htz", &options);
     let found = htc!["inspect", &artifact, "--json"].run().json();
     assert_eq!(text(&found, "/format"), "htz");

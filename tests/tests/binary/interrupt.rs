@@ -44,7 +44,7 @@ fn wait_for_a_tensor(target: &Scratch) {
 fn undisturbed(model: &Path) -> Vec<u8> {
     let scratch = Scratch::new();
     let output = scratch.path("out.htz");
-    htc!["compile", "--method", "gp", model, "-o", &output]
+    htc!["compile", "--method", "low-rank", model, "-o", &output]
         .run()
         .assert_ok();
     fs::read(output).unwrap()
@@ -58,7 +58,7 @@ fn interrupted_by(signal: &str) {
         htc![
             "compile",
             "--method",
-            "gp",
+            "low-rank",
             &model,
             "-o",
             &output,
@@ -108,7 +108,7 @@ fn resume_after_sigkill_gives_identical_bytes() {
         htc![
             "compile",
             "--method",
-            "gp",
+            "low-rank",
             &model,
             "-o",
             &output,
@@ -144,8 +144,9 @@ fn only_intact_work_of_the_same_command_is_resumed() {
     let (source, target) = (Scratch::new(), Scratch::new());
     let model = source.file("model.gguf", TinyModel::large().bytes());
     let output = target.path("out.htz");
-    let command =
-        |options: &[&str]| htc!["compile", "--method", "gp", &model, "-o", &output].args(options);
+    let command = |options: &[&str]| {
+        htc!["compile", "--method", "low-rank", &model, "-o", &output].args(options)
+    };
     let mut child = command(&[]).spawn();
     wait_for_a_file(target.folder());
     let partial = || {
@@ -176,7 +177,7 @@ fn only_intact_work_of_the_same_command_is_resumed() {
     htc![
         "compile",
         "--method",
-        "gp",
+        "low-rank",
         &model,
         "-o",
         other.path("out.htz"),
@@ -212,7 +213,7 @@ fn concurrent_compilation_of_the_same_artifact_is_refused() {
         htc![
             "compile",
             "--method",
-            "gp",
+            "low-rank",
             &model,
             "-o",
             &output,
@@ -251,7 +252,7 @@ fn interrupted_replacement_keeps_the_old_artifact() {
     let mut child = htc![
         "compile",
         "--method",
-        "gp",
+        "low-rank",
         &model,
         "-o",
         &output,

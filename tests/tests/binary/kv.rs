@@ -20,7 +20,7 @@ fn with_bases(scratch: &Scratch) -> PathBuf {
     let artifact = scratch.path("kv.htz");
     let text = scratch.file("words.txt", words(20_000));
     htc![
-        "compile", &model, "-o", &artifact, "--method", "gp", "--ratio", "0.9"
+        "compile", &model, "-o", &artifact, "--method", "low-rank", "--ratio", "0.9"
     ]
     .args([
         "--context",

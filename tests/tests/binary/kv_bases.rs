@@ -33,7 +33,7 @@ fn compile(scratch: &Scratch, name: &str, options: &[&str]) -> Htc {
 }
 
 const FACTORS: [&str; 8] = [
-    "--method", "gp", "--ratio", "0.6", "--gauge", "none", "--bias", "off",
+    "--method", "low-rank", "--ratio", "0.6", "--gauge", "none", "--bias", "off",
 ];
 
 fn is_kv(role: Role) -> bool {
@@ -281,7 +281,7 @@ fn bases_require_a_calibration() {
     let scratch = Scratch::new();
     let model = scratch.file("model.gguf", TinyModel::default().bytes());
     let output = scratch.path("out.htz");
-    for (method, rank) in [("gp", "8"), ("grc", "8")] {
+    for (method, rank) in [("low-rank", "8"), ("shared-basis", "8")] {
         let run = htc!["compile", &model, "-o", &output, "--kv-bases"];
         let run = run.args(["--method", method, "--rank", rank]);
         run.run()
@@ -397,7 +397,7 @@ fn bases_are_identical_on_any_threads_and_after_a_kill() {
     let scratch = Scratch::new();
     let options = [
         "--method",
-        "gp",
+        "low-rank",
         "--rank",
         "4",
         "--gauge",

@@ -64,7 +64,7 @@ use htc_tests::material::demo;
 use htc_tests::{Htc, Scratch, htc};
 use serde_json::Value;
 
-const METHODS: [&str; 2] = ["gp", "grc"];
+const METHODS: [&str; 2] = ["low-rank", "shared-basis"];
 
 const FACTOR_TYPES: [&str; 4] = ["f32", "f16", "bf16", "q8_0"];
 

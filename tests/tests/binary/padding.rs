@@ -141,7 +141,7 @@ fn plans_and_residuals_are_padded() {
         ("2:t3x6-32", "1 to 31 columns of padding"),
     ] {
         let plan = format!(
-            r#"{{"format": "htc-plan", "version": 2, "method": "gp", "factor_type": "f32", "units": [
+            r#"{{"format": "htc-plan", "version": 2, "method": "low-rank", "factor_type": "f32", "units": [
               {{"layer": 0, "projections": ["down"], "form": "dense", "types": {{"weight": "{codes}"}}}}]}}"#
         );
         let plan = scratch.file("wrong.json", plan);

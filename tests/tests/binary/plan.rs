@@ -69,7 +69,7 @@ fn every_allocator_meets_every_budget_with_both_methods() {
                 };
                 let selected: Vec<&Value> = list(&report, "/plan/projections")
                     .iter()
-                    .filter(|s| method == "gp" || ["q", "k", "v"].contains(&&*place(s).1))
+                    .filter(|s| method == "low-rank" || ["q", "k", "v"].contains(&&*place(s).1))
                     .collect();
                 let sum = |key: &str| selected.iter().map(|s| number(s, key)).sum::<f64>();
                 let bases = |key: &str| -> f64 {
@@ -569,7 +569,7 @@ fn invalid_plans_are_refused_line_by_line() {
 fn plan_excludes_planning_options() {
     for (option, value) in [
         ("--ratio", "0.5"),
-        ("--method", "gp"),
+        ("--method", "low-rank"),
         ("--allocator", "uniform"),
         ("--factor-type", "q8_0"),
     ] {

@@ -221,7 +221,7 @@ fn invalid_planes_and_fractions_are_refused() {
         (&["--planes", "3"][..], "--planes"),
         (&["--planes", "0"], "--planes"),
         (
-            &["--planes", "2", "--method", "gp", "--rank", "8"],
+            &["--planes", "2", "--method", "low-rank", "--rank", "8"],
             "--method",
         ),
         (
@@ -241,7 +241,7 @@ fn invalid_planes_and_fractions_are_refused() {
         )
     };
     let run = size_of("60000").run();
-    run.assert_refused(2, &["--file-size 60000", "the smallest possible is"]);
+    run.assert_refused(2, &["--target-size 60000", "the smallest possible is"]);
     let said = &run.stderr;
     let behind = said.split("smallest possible is ").nth(1).unwrap();
     let least = behind.split(' ').next().unwrap();

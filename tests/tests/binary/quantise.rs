@@ -139,8 +139,10 @@ fn each_kind_of_code_is_closer_than_the_previous() {
         "-o",
         scratch.path("no.htz")
     ];
-    let refused = factors.args(["--method", "gp", "--codes", "levels"]).run();
-    refused.assert_refused(2, &["codes", "levels", "gp", "quantise"]);
+    let refused = factors
+        .args(["--method", "low-rank", "--codes", "levels"])
+        .run();
+    refused.assert_refused(2, &["codes", "levels", "low-rank", "quantise"]);
     let unknown = compile(&scratch, "no.htz", &["--codes", "fine"]).run();
     unknown.assert_refused(2, &["--codes", "gguf, levels, trellis or all"]);
 }
@@ -332,11 +334,11 @@ fn conflicting_options_are_refused() {
         outcome.assert_refused(2, words);
         assert!(!scratch.path("refused.htz").exists());
     };
-    refused(&["--rank", "8"], &["--rank 8", "quantise", "--file-size"]);
-    refused(&["--mean-rank", "8"], &["--mean-rank 8", "--file-size"]);
+    refused(&["--rank", "8"], &["--rank 8", "quantise", "--target-size"]);
+    refused(&["--mean-rank", "8"], &["--mean-rank 8", "--target-size"]);
     refused(
         &["--file-size", "1MB"],
-        &["--file-size 1000000", "smallest"],
+        &["--target-size 1000000", "smallest"],
     );
     refused(
         &["--file-size", "4MB", "--gauge", "whiten"],
@@ -348,13 +350,16 @@ fn conflicting_options_are_refused() {
     );
     let tiny = scratch.file("tiny.gguf", TinyModel::default().bytes());
     let ranks = htc!["compile", &tiny, "-o", scratch.path("ranks.htz")]
-        .args(["--method", "gp", "--file-size", "1MB"])
+        .args(["--method", "low-rank", "--file-size", "1MB"])
         .run();
-    ranks.assert_refused(2, &["--file-size 1000000", "gp", "--ratio", "quantise"]);
+    ranks.assert_refused(
+        2,
+        &["--target-size 1000000", "low-rank", "--ratio", "quantise"],
+    );
     let both = htc!["compile", &tiny, "-o", scratch.path("both.htz")]
         .args(["--file-size", "1MB", "--bits", "3"])
         .run();
-    both.assert_refused(2, &["--file-size", "--bits"]);
+    both.assert_refused(2, &["--target-size", "--bpw"]);
 }
 
 #[test]

@@ -23,7 +23,7 @@ fn source(scratch: &Scratch, method: &str) -> PathBuf {
     scratch.file("words.txt", words(20_000));
     let (factors, source) = (scratch.path("factors.htz"), scratch.path("source.gguf"));
     let projections = match method {
-        "grc" => "q,k,v,gate,up",
+        "shared-basis" => "q,k,v,gate,up",
         _ => "q,k,v,o,gate,up,down",
     };
     htc![
@@ -93,7 +93,7 @@ fn bytes(report: &Value) -> f64 {
 #[test]
 fn low_rank_source_is_stored_as_factors() {
     let scratch = Scratch::new();
-    source(&scratch, "gp");
+    source(&scratch, "low-rank");
     let report = compile(&scratch, "on.htz", &["--file-size", SIZE]).run();
     assert!(
         report.stderr.contains("low rank: evaluated"),
@@ -163,7 +163,7 @@ fn low_rank_source_is_stored_as_factors() {
 #[test]
 fn mixed_plan_round_trips() {
     let scratch = Scratch::new();
-    let model = source(&scratch, "gp");
+    let model = source(&scratch, "low-rank");
     let plan = scratch.path("plan.json");
     let planned = htc![
         "plan",
@@ -203,7 +203,7 @@ fn mixed_plan_round_trips() {
 #[test]
 fn projections_share_a_basis_if_the_source_has_one() {
     let scratch = Scratch::new();
-    source(&scratch, "grc");
+    source(&scratch, "shared-basis");
     compile(&scratch, "on.htz", &["--file-size", "110000"])
         .run()
         .assert_ok();
@@ -230,7 +230,7 @@ fn projections_share_a_basis_if_the_source_has_one() {
 #[test]
 fn elastic_artifact_keeps_its_factors() {
     let scratch = Scratch::new();
-    source(&scratch, "gp");
+    source(&scratch, "low-rank");
     let options = ["--file-size", "130000", "--planes", "2"];
     compile(&scratch, "e.htz", &options).run().assert_ok();
     htc!["verify", scratch.path("e.htz")].run().assert_ok();
@@ -283,7 +283,7 @@ fn fraction_reduces_the_components_of_factors() {
     scratch.file("words.txt", words(4000));
     let path = scratch.path("gp.htz");
     htc![
-        "compile", &model, "-o", &path, "--method", "gp", "--rank", "24"
+        "compile", &model, "-o", &path, "--method", "low-rank", "--rank", "24"
     ]
     .run()
     .assert_ok();
@@ -341,13 +341,13 @@ fn fraction_reduces_the_components_of_factors() {
 #[test]
 fn low_rank_and_rotation_options_require_codes() {
     let scratch = Scratch::new();
-    let model = source(&scratch, "gp");
+    let model = source(&scratch, "low-rank");
     htc!["compile", &model, "-o", scratch.path("no.htz")]
-        .args(["--method", "gp", "--rank", "8", "--low-rank", "off"])
+        .args(["--method", "low-rank", "--rank", "8", "--low-rank", "off"])
         .run()
         .assert_refused(2, &["low-rank off"]);
     htc!["compile", &model, "-o", scratch.path("no.htz")]
-        .args(["--method", "gp", "--rank", "8", "--rotation", "off"])
+        .args(["--method", "low-rank", "--rank", "8", "--rotation", "off"])
         .run()
         .assert_refused(2, &["rotation off"]);
 }

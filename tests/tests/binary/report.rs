@@ -33,7 +33,7 @@ fn make_inputs(name: &str) -> ReportInputs {
     let mut inputs = Vec::new();
     for (artifact, own) in [
         ("gp.htz", &["--rank", "8"][..]),
-        ("grc.htz", &["--method", "grc", "--ratio", "0.6"]),
+        ("grc.htz", &["--method", "shared-basis", "--ratio", "0.6"]),
     ] {
         let (path, report) = compile(&scratch, &model, artifact, &[own, &calibrate].concat());
         inputs.push(scratch.file(&format!("{artifact}.json"), report.to_string()));

@@ -168,7 +168,11 @@ fn written_json_conforms_to_its_schema() {
     let model = scratch.file("model.gguf", tiny.bytes());
     let text = scratch.file("text.txt", words(2000));
     let calibration = ["--calibration", text.to_str().unwrap(), "--context", "32"];
-    let options = [&["--method", "grc", "--rank", "32"][..], &calibration].concat();
+    let options = [
+        &["--method", "shared-basis", "--rank", "32"][..],
+        &calibration,
+    ]
+    .concat();
     let cache = ["--cache", scratch.path("cache").to_str().unwrap()].map(str::to_owned);
     let options: Vec<&str> = options
         .into_iter()

@@ -37,7 +37,7 @@ fn compile_shows_progress_by_projection() {
         "-o".as_ref(),
         output.as_path(),
         "--method".as_ref(),
-        "gp".as_ref(),
+        "low-rank".as_ref(),
     ];
     let Some((shown, code)) = on_terminal(&arguments) else {
         return;

@@ -16,19 +16,24 @@ fn compile(scratch: &Scratch, output: &str, second: &str, options: &[&str]) -> H
         scratch.file(name, short);
     }
     let second = scratch.path(second);
-    htc!["compile", demo(MODEL), "-o", scratch.path(output)]
-        .args(["--projections", "k,v", "--ratio", "0.5", "--context", "64"])
-        .args(["--report", "json", "--force", "--cache"])
-        .arg(scratch.path("cache"))
-        .arg("--calibration")
-        .arg(scratch.path("alice.txt"))
-        .arg("--calibration")
-        .arg(second)
-        .args(options)
+    htc![
+        "compile",
+        demo(MODEL),
+        "-o",
+        scratch.path(&format!("{output}.htz"))
+    ]
+    .args(["--projections", "k,v", "--ratio", "0.5", "--context", "64"])
+    .args(["--report", "json", "--force", "--cache"])
+    .arg(scratch.path("cache"))
+    .arg("--calibration")
+    .arg(scratch.path("alice.txt"))
+    .arg("--calibration")
+    .arg(second)
+    .args(options)
 }
 
 fn artifact(scratch: &Scratch, name: &str) -> Vec<u8> {
-    fs::read(scratch.path(name)).unwrap()
+    fs::read(scratch.path(&format!("{name}.htz"))).unwrap()
 }
 
 const GIVEN: [&str; 4] = ["--gauge", "whiten", "--bias", "off"];
@@ -70,7 +75,7 @@ fn duplicate_texts_and_invalid_weights_are_refused() {
     run("alice.txt=3").assert_refused(2, &["--calibration", "given twice"]);
     run("time_machine.txt=0").assert_refused(2, &["--calibration", "above 0"]);
     run("time_machine.txt=-1").assert_refused(2, &["--calibration", "above 0"]);
-    assert!(!scratch.path("out").exists());
+    assert!(!scratch.path("out.htz").exists());
 }
 
 #[test]
@@ -101,7 +106,11 @@ fn second_text_determines_the_shrinkage() {
     compile(&scratch, "explicit", second, &explicit)
         .run()
         .assert_ok();
-    let tensors = |name| Artifact::open(&scratch.path(name)).manifest.tensors;
+    let tensors = |name| {
+        Artifact::open(&scratch.path(&format!("{name}.htz")))
+            .manifest
+            .tensors
+    };
     assert!(tensors("explicit") == tensors("auto"));
 }
 
@@ -131,11 +140,16 @@ fn shrinkage_applies_only_to_whiten() {
 }
 
 fn compile_shipped(scratch: &Scratch, output: &str, texts: &[&str]) -> Htc {
-    let run = htc!["compile", demo(MODEL), "-o", scratch.path(output)]
-        .args(["--projections", "k,v", "--ratio", "0.5", "--context", "64"])
-        .args(["--calibration-tokens", "2048", "--report", "json"])
-        .args(["--cache".as_ref(), scratch.path("cache").as_path()])
-        .args(GIVEN);
+    let run = htc![
+        "compile",
+        demo(MODEL),
+        "-o",
+        scratch.path(&format!("{output}.htz"))
+    ]
+    .args(["--projections", "k,v", "--ratio", "0.5", "--context", "64"])
+    .args(["--calibration-tokens", "2048", "--report", "json"])
+    .args(["--cache".as_ref(), scratch.path("cache").as_path()])
+    .args(GIVEN);
     let run = texts
         .iter()
         .fold(run, |run, text| run.args(["--calibration", text]));

@@ -22,7 +22,7 @@ pub const READS: [(&str, &str); 5] = [
 
 pub fn all_projections(method: &str) -> [&'static str; 2] {
     match method {
-        "grc" => ["--projections", "q,k,v,gate,up"],
+        "shared-basis" => ["--projections", "q,k,v,gate,up"],
         _ => ["--projections", "q,k,v,o,gate,up,down"],
     }
 }
@@ -93,7 +93,7 @@ fn axiom_gauge_lowers_the_tail_energy() {
             assert_eq!(number(search, "/before"), trace[0]);
             assert_eq!(number(search, "/after"), trace[trace.len() - 1]);
             assert!(number(search, "/after") < 0.9 * number(search, "/before"));
-            if method == "gp" {
+            if method == "low-rank" {
                 let tails = list(&plain, "/measured").iter();
                 let tails = tails.filter(|of| of["layer"] == layer).map(|of| {
                     let name = of["projection"].as_str().unwrap();
@@ -336,7 +336,9 @@ fn appended_sink_is_exact() {
             let first = READS[..3].iter().map(|(projection, name)| {
                 let id = id(0, projection);
                 let (a, b) = match method {
-                    "grc" => ("blk.0.attn_qkv.basis".to_owned(), format!("{id}.projected")),
+                    "shared-basis" => {
+                        ("blk.0.attn_qkv.basis".to_owned(), format!("{id}.projected"))
+                    }
                     _ => (format!("{id}.a"), format!("{id}.b")),
                 };
                 let [a, b] = [a, b].map(|role| artifact.matrix(&role));
@@ -359,7 +361,7 @@ fn appended_sink_is_exact() {
             list(of, "/projections")[0] != "gate" && list(of, "/projections")[0] != "up"
         });
         let attention: Vec<&Value> = attention.collect();
-        assert_eq!(attention.len(), if method == "gp" { 3 } else { 1 });
+        assert_eq!(attention.len(), if method == "low-rank" { 3 } else { 1 });
         for of in attention {
             assert_eq!(of["appended"], true);
             assert!(number(of, "/largest") <= number(of, "/coverage"));

@@ -192,13 +192,13 @@ fn invalid_steps_are_refused() {
     }
     let model = scratch.path("model.gguf");
     let run = htc!["compile", &model, "-o", scratch.path("none.htz")]
-        .args(["--method", "gp", "--tune", "3"])
+        .args(["--method", "low-rank", "--tune", "3"])
         .run();
     run.assert_refused(2, &["--tune", "--calibration"]);
     assert!(!scratch.path("none.htz").exists());
     let gp = |options: &[&str]| {
         htc!["compile", &model, "-o", scratch.path("gp.htz"), "--force"]
-            .args(["--method", "gp", "--rank", "24", "--gauge", "whiten"])
+            .args(["--method", "low-rank", "--rank", "24", "--gauge", "whiten"])
             .args(["--context", "32", "--calibration-tokens", "8192"])
             .args(["--calibration".into(), scratch.path("words.txt")])
             .args(["--cache".into(), scratch.path("cache")])
@@ -210,5 +210,5 @@ fn invalid_steps_are_refused() {
     assert!(gp(&[])["tuning"].is_null());
     let tuned = gp(&["--tune", "8"]);
     assert!(number(&tuned, "/tuning/kept") > 0.0, "{tuned}");
-    assert_eq!(text(&tuned, "/plan/method"), "gp");
+    assert_eq!(text(&tuned, "/plan/method"), "low-rank");
 }

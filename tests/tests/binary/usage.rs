@@ -129,7 +129,10 @@ fn short_help_fits_a_screen() {
         for option in ["--method", "--ratio", "--gauge", "--tokens-per-joule"] {
             assert!(!short.text().contains(option), "{command} -h: {option}");
             let line = format!("{option} <");
-            assert!(!before.contains(&line) && research.contains(&line), "{option}");
+            assert!(
+                !before.contains(&line) && research.contains(&line),
+                "{option}"
+            );
         }
         assert!(short.text().contains("--help"));
     }
@@ -169,7 +172,10 @@ fn version_is_shown() {
         };
         let expected = format!("htc {}", env!("CARGO_PKG_VERSION"));
         assert!(version.starts_with(&expected), "{version}");
-        assert!(processor.starts_with("processor: kernels for "), "{processor}");
+        assert!(
+            processor.starts_with("processor: kernels for "),
+            "{processor}"
+        );
         // The suites hide the GPUs of the machine.
         assert!(cuda.starts_with("CUDA: no"), "{cuda}");
     }
@@ -231,7 +237,9 @@ fn unknown_arguments_are_named() {
 fn conflicting_options_are_named() {
     for (arguments, words) in [
         (
-            &["compile", "a", "-o", "b.htz", "--rank", "3", "--ratio", "0.5"][..],
+            &[
+                "compile", "a", "-o", "b.htz", "--rank", "3", "--ratio", "0.5",
+            ][..],
             ["--rank", "--ratio"],
         ),
         (
@@ -411,7 +419,11 @@ fn negative_numbers_are_values() {
 #[test]
 fn errors_list_the_allowed_values() {
     for (option, value, words) in [
-        ("--method", "svd", &["low-rank", "shared-basis", "quantise"][..]),
+        (
+            "--method",
+            "svd",
+            &["low-rank", "shared-basis", "quantise"][..],
+        ),
         ("--target-size", "150%", &["60%", "3.2MB"]),
         ("--target-size", "0%", &["60%"]),
         ("--projections", "x", &["q", "gate", "down"]),
@@ -461,8 +473,18 @@ fn options_have_the_names_of_other_programs() {
         &["compile", "no.gguf", "out.htz", "--target-size", "60%"],
         &["compile", "no.gguf", "out.htz", "--method", "quantize"],
         &["compile", "no.gguf", "OUT.HTZ", "--context", "64"],
-        &["compile", "no.gguf", "out.htz", "--method", "gp", "--rank", "4"],
-        &["compile", "no.gguf", "out.htz", "--method", "grc", "--rank", "4"],
+        &[
+            "compile", "no.gguf", "out.htz", "--method", "low-rank", "--rank", "4",
+        ],
+        &[
+            "compile",
+            "no.gguf",
+            "out.htz",
+            "--method",
+            "shared-basis",
+            "--rank",
+            "4",
+        ],
         &["run", "-m", "no.gguf", "-p", "a", "--n-predict", "4"],
         &["run", "no.gguf", "-p", "a", "--temperature", "0", "-t", "2"],
         &["run", "no.gguf", "-p", "a", "-s", "1", "-c", "64"],
@@ -480,16 +502,29 @@ fn options_have_the_names_of_other_programs() {
 #[test]
 fn outputs_of_other_formats_are_refused() {
     for (arguments, words) in [
-        (&["compile", "no.gguf", "out.gguf"][..], &[".htz", "export"][..]),
+        (
+            &["compile", "no.gguf", "out.gguf"][..],
+            &[".htz", "export"][..],
+        ),
         (&["compile", "no.gguf", "out.bin"], &["extension .htz"]),
         (&["compile", "no.gguf", "out"], &["extension .htz"]),
-        (&["compile", "no.gguf", "/tmp"], &["--format", "safetensors"]),
+        (
+            &["compile", "no.gguf", "/tmp"],
+            &["--format", "safetensors"],
+        ),
         (
             &["export", "no.htz", "-o", "out"],
             &[".gguf", "--format safetensors"],
         ),
         (
-            &["export", "no.htz", "-o", "out.gguf", "--format", "safetensors"],
+            &[
+                "export",
+                "no.htz",
+                "-o",
+                "out.gguf",
+                "--format",
+                "safetensors",
+            ],
             &["--format gguf"],
         ),
     ] {
@@ -533,7 +568,9 @@ fn completions_and_manual_pages_are_written() {
         }
         assert!(!script.text().contains("render-chat-template") || shell == "bash");
     }
-    htc!["completions", "sh"].run().assert_refused(2, &["sh", "bash"]);
+    htc!["completions", "sh"]
+        .run()
+        .assert_refused(2, &["sh", "bash"]);
     let scratch = Scratch::new();
     let folder = scratch.path("pages");
     let man = || htc!["man", "-o", &folder];
@@ -543,7 +580,10 @@ fn completions_and_manual_pages_are_written() {
     for command in COMMANDS {
         let page = folder.join(format!("htc-{command}.1"));
         let page = std::fs::read_to_string(page).unwrap();
-        assert!(page.contains(&format!("htc\\-{command}")), "{command}: {page}");
+        assert!(
+            page.contains(&format!("htc\\-{command}")),
+            "{command}: {page}"
+        );
     }
     assert!(folder.join("htc.1").is_file());
     man().run().assert_refused(1, &["htc.1", "--force"]);

@@ -41,8 +41,8 @@ impl Document {
     /// Returns the name and version of the schema.
     pub const fn schema_name(self) -> &'static str {
         match self {
-            Document::Analysis => "htc-analysis-1",
-            Document::Benchmark => "htc-benchmark-1",
+            Document::Analysis => "htc-analysis-3",
+            Document::Benchmark => crate::bench::record::SCHEMA,
             Document::Evaluation => "htc-evaluation-1",
             Document::Event => "htc-event-1",
             Document::Export => "htc-export-1",

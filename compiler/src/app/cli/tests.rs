@@ -91,7 +91,7 @@ fn plan_file_conflicts_with_planning_options() {
     };
     assert!(typed(&[]).is_ok());
     for (option, value) in [
-        ("--method", "gp"),
+        ("--method", "low-rank"),
         ("--rank", "4"),
         ("--ratio", "0.5"),
         ("--parameters", "5"),
@@ -159,7 +159,7 @@ fn out_of_range_ranks_and_ratios_are_rejected() {
 /// The command line and the builder fill the same structs.
 #[test]
 fn options_resolve_as_those_of_the_builder() {
-    let typed = "htc compile a.gguf -o b.htz --method grc --ratio 0.5 --allocator waterfill \
+    let typed = "htc compile a.gguf -o b.htz --method shared-basis --ratio 0.5 --allocator waterfill \
              --rank-floor 0.25 --rank-cap 64 --projections q,k --factor-type q6_k --dense-type q4_k \
              --embedding-type q8_0 --order off --kv-bases --gauge axiom --keep-gauge --sink channels:4 \
              --bias on --effort fast --calibration a.txt:0.5 --context 64 --held-out b.txt --cache c \

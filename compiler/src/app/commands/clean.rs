@@ -30,17 +30,18 @@ pub(super) fn execute(args: &CleanArgs) -> Result<(), Failure> {
     } else {
         "removed"
     };
-    let (mut count, mut bytes, mut refused) = (0_usize, 0, None);
+    let (mut count, mut bytes, mut refused, mut unwritten) = (0_usize, 0, None, None);
     clean(&request, |left| match &left.removed {
         Ok(()) => {
             count += 1;
             bytes += left.bytes;
-            say!(
+            let line = answer!(
                 "{verb} {} ({}, {} days old)",
                 display_path(&left.path),
                 format_bytes(left.bytes),
                 days(left)
             );
+            unwritten = unwritten.take().or(line.err());
         }
         Err(error) => {
             say!(
@@ -51,14 +52,14 @@ pub(super) fn execute(args: &CleanArgs) -> Result<(), Failure> {
         }
     })?;
     match count {
-        0 => say!(
+        0 => answer!(
             "nothing is {} days old or older; --older-than 0 is for everything that no htc uses now",
             args.older_than
         ),
-        _ => say!("{verb} {count} of them, {}", format_bytes(bytes)),
-    }
+        _ => answer!("{verb} {count} of them, {}", format_bytes(bytes)),
+    }?;
     match refused {
-        None => Ok(()),
+        None => unwritten.map_or(Ok(()), Err),
         Some((path, kind)) => Err(FileError::write(&path)(kind.into()).into()),
     }
 }

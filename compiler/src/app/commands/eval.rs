@@ -99,9 +99,9 @@ pub(super) fn execute(args: &EvalArgs) -> Result<(), Failure> {
             which,
             &args.model,
             args.reference.as_ref().map(ReferenceModel::path),
-        );
+        )?;
         if args.fraction.is_some() {
-            say!("with {}", describe_setting(&model, setting));
+            answer!("with {}", describe_setting(&model, setting))?;
         }
         Ok(())
     }
@@ -174,52 +174,57 @@ impl DeviceWork for EvalWork<'_> {
     }
 }
 
-fn show(result: &Evaluation, which: &str, model: &Path, reference: Option<&Path>) {
+fn show(
+    result: &Evaluation,
+    which: &str,
+    model: &Path,
+    reference: Option<&Path>,
+) -> Result<(), Failure> {
     // A single window has no error.
     let error = |error: Option<f64>, digits: usize| {
         error.map_or_else(String::new, |error| format!(" ± {error:.digits$}"))
     };
-    say!(
+    answer!(
         "{}: {which} {} windows of {} tokens",
         display_path(model),
         result.chunks,
         result.context
-    );
-    say!(
+    )?;
+    answer!(
         "  perplexity, second half of each window   {:.4}{}  ({} tokens)",
         result.perplexity,
         error(result.stderr, 4),
         result.tokens
-    );
-    say!(
+    )?;
+    answer!(
         "  perplexity, all positions                {:.4}{}  ({} tokens)",
         result.perplexity_all,
         error(result.stderr_all, 4),
         result.tokens_all
-    );
+    )?;
     if let (Some(d), Some(path)) = (&result.reference, reference) {
-        say!("against {}", display_path(path));
-        say!(
+        answer!("against {}", display_path(path))?;
+        answer!(
             "  perplexity over the reference's {:.4}  {:.4}{}",
             d.reference_perplexity,
             d.perplexity_ratio,
             format_interval(d.perplexity_ratio_interval, 4)
-        );
-        say!(
+        )?;
+        answer!(
             "  the same over all positions              {:.4}{}",
             d.perplexity_ratio_all,
             format_interval(d.perplexity_ratio_all_interval, 4)
-        );
-        say!(
+        )?;
+        answer!(
             "  KL divergence                            {:.5}{} nats",
             d.kl,
             error(d.kl_stderr, 5)
-        );
-        say!(
+        )?;
+        answer!(
             "  same likeliest token                     {:.2}{} %",
             100.0 * d.top1,
             error(d.top1_stderr.map(|error| 100.0 * error), 2)
-        );
+        )?;
     }
-    say!("{}", explain_standard_errors(result.chunks));
+    answer!("{}", explain_standard_errors(result.chunks))
 }

@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::{Failure, InFile as _, Opened, open_container, print_json};
 use crate::app::cli::{Document, TokenizeArgs};
+use crate::system::show::format_count;
 use crate::system::text;
 
 #[derive(JsonSchema, Serialize)]
@@ -40,8 +41,7 @@ pub(super) fn execute(args: &TokenizeArgs) -> Result<(), Failure> {
             let piece = tokenizer.piece(token).unwrap_or_default();
             format!("{token:>8}  {piece:?}")
         });
-        say!("{}", lines.collect::<Vec<_>>().join("\n"));
+        answer!("{}", lines.collect::<Vec<_>>().join("\n"))?;
     }
-    say!("{} tokens", tokens.len());
-    Ok(())
+    answer!("{}", format_count(tokens.len(), "token"))
 }

@@ -123,13 +123,15 @@ pub(super) fn execute(args: &VerifyArgs) -> Result<(), Failure> {
             projections: probe.mismatched_projections(),
         });
     }
-    say!(
+    if args.json {
+        return Ok(());
+    }
+    answer!(
         "{}: undamaged: header, manifest and {} parts ({}) equal their digests",
         display_path(&args.file),
         sweep.items,
         format_bytes(sweep.bytes)
-    );
-    Ok(())
+    )
 }
 
 fn probe_layer(artifact: &Htz, args: &VerifyArgs) -> Result<Probe, Failure> {
@@ -191,10 +193,12 @@ fn probe_layer(artifact: &Htz, args: &VerifyArgs) -> Result<Probe, Failure> {
         None => format!("layer {layer} of {layers}, the depth sink ({origin}),"),
     };
     let path = display_path(path);
-    if probe.ok {
-        say!(
+    if args.json {
+        // The record says it.
+    } else if probe.ok {
+        answer!(
             "{path}: probed {place} in {milliseconds:.1} ms: the spectra of its projections are those that the artifact says; other parts were not read"
-        );
+        )?;
     } else {
         let projections = probe.mismatched_projections();
         say!(

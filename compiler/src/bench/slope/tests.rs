@@ -13,7 +13,7 @@ fn record(bytes: [u64; 2], joules: &[[f64; 2]]) -> Value {
     let run = |joules: f64| json!({"tokens": 11, "decode_joules": 10.0 * joules, "joules": 99.0});
     let pair = |[one, other]: &[f64; 2]| json!({"tokens": 11, "subject": run(*one), "baseline": run(*other)});
     json!({
-        "kind": "benchmark", "schema": 1, "threads": 2, "kv_type": "f16",
+        "kind": "benchmark", "schema": "htc-benchmark-1", "threads": 2, "kv_type": "f16",
         "machine": {"processor": "P", "system": "S", "cores": 2},
         "sensor": {"name": "GPU", "idle_watts": null},
         "subject": side(bytes[0]), "baseline": side(bytes[1]),
@@ -86,7 +86,10 @@ fn unusable_records_are_rejected_with_the_reason() {
             |r| r["kind"] = json!("analysis"),
             &["`analysis`", "benchmark"],
         ),
-        (|r| r["schema"] = json!(2), &["schema 2"]),
+        (
+            |r| r["schema"] = json!("htc-benchmark-2"),
+            &["htc-benchmark-2"],
+        ),
         (
             |r| r["sensor"] = Value::Null,
             &["without a sensor", "`sensor`"],

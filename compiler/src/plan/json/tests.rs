@@ -144,7 +144,7 @@ fn plans() -> Vec<Plan> {
 const FORMS: &str = r#"{
   "format": "htc-plan",
   "version": 2,
-  "method": "gp",
+  "method": "low-rank",
   "factor_type": "q8_0",
   "embedding": {"form": "dense", "types": {"weight": "q8_0"}},
   "head": {"form": "low_rank", "rank": 96, "types": {"a": "q8_0", "b": "q8_0"}, "notes": ["by hand"]},
@@ -350,7 +350,7 @@ fn plans_round_trip() {
 const GOOD: &str = r#"{
   "format": "htc-plan",
   "version": 2,
-  "method": "gp",
+  "method": "low-rank",
   "factor_type": "q8_0",
   "units": [
     {"layer": 2, "projections": ["up"], "form": "dense"},

@@ -33,10 +33,10 @@ fn with_tensor(tiny: &TinyModel, name: &str, change: impl FnOnce(&mut Tensor)) -
 fn nan_weights() {
     let tiny = TinyModel::default();
     for (name, options) in [
-        ("blk.1.attn_v.weight", &["--method", "gp"][..]),
-        ("blk.1.attn_v.weight", &["--method", "grc"]),
-        ("blk.0.ffn_down.weight", &["--method", "gp"]),
-        ("blk.0.ffn_down.weight", &["--method", "grc"]),
+        ("blk.1.attn_v.weight", &["--method", "low-rank"][..]),
+        ("blk.1.attn_v.weight", &["--method", "shared-basis"]),
+        ("blk.0.ffn_down.weight", &["--method", "low-rank"]),
+        ("blk.0.ffn_down.weight", &["--method", "shared-basis"]),
         ("blk.1.ffn_norm.weight", &[]),
         ("token_embd.weight", &[]),
         ("output_norm.weight", &[]),

@@ -24,10 +24,10 @@ fn rank_larger_than_the_projection() {
     let (scratch, model) = model();
     let output = scratch.path("out.htz");
     for (method, projections, rank, words, largest) in [
-        ("gp", "q,k,v,o,gate,up,down", "33", ["k", "32"], "32"),
-        ("gp", "q,o", "65", ["q", "64"], "64"),
-        ("gp", "down", "4000000000", ["down", "64"], "64"),
-        ("grc", "q,k,v", "65", ["64", "64"], "64"),
+        ("low-rank", "q,k,v,o,gate,up,down", "33", ["k", "32"], "32"),
+        ("low-rank", "q,o", "65", ["q", "64"], "64"),
+        ("low-rank", "down", "4000000000", ["down", "64"], "64"),
+        ("shared-basis", "q,k,v", "65", ["64", "64"], "64"),
     ] {
         let with = |rank: &str| {
             let run = htc!["compile", &model, "-o", &output, "--method", method];
@@ -55,7 +55,11 @@ fn ratio_out_of_range() {
 fn ratio_impossibly_small() {
     let (scratch, model) = model();
     let output = scratch.path("out.htz");
-    for (method, factor_type) in [("gp", "q8_0"), ("gp", "f16"), ("grc", "f32")] {
+    for (method, factor_type) in [
+        ("low-rank", "q8_0"),
+        ("low-rank", "f16"),
+        ("shared-basis", "f32"),
+    ] {
         let with = |ratio: &str| {
             let run = htc!["compile", &model, "-o", &output, "--method", method];
             run.args(["--factor-type", factor_type, "--ratio", ratio])
@@ -87,11 +91,11 @@ fn shared_basis_for_a_projection_that_shares_nothing() {
             "-o",
             &output,
             "--method",
-            "grc",
+            "shared-basis",
             "--projections",
             projections
         ];
-        assert_refused(run, 2, &["--projections", "grc", "gp"]);
+        assert_refused(run, 2, &["--projections", "shared-basis", "low-rank"]);
     }
     scratch.assert_only_files(&["model.gguf"]);
 }

@@ -113,7 +113,7 @@ fn on_a_small_disk(more: Option<&str>) {
         .arg(&disk)
         .arg(&disk)
         .arg(binary::path())
-        .args(["compile", "--method", "gp"])
+        .args(["compile", "--method", "low-rank"])
         .arg(&model)
         .arg("-o")
         .arg(&output)
@@ -177,26 +177,26 @@ fn failing_with_force_keeps_the_old_output() {
 fn output_equal_to_input() {
     let scratch = Scratch::new();
     let gguf = model(&scratch);
-    let model = scratch.path("model");
+    let model = scratch.path("model.htz");
     fs::rename(&gguf, &model).unwrap();
     let before = fs::read(&model).unwrap();
     fs::create_dir(scratch.path("folder")).unwrap();
     symlink(&model, scratch.path("link.htz")).unwrap();
-    let spelled = scratch.path("folder/../model");
+    let spelled = scratch.path("folder/../model.htz");
     for output in [&model, &spelled, &scratch.path("link.htz")] {
         for force in [&[][..], &["--force"]] {
             let run = htc!["compile", &model, "-o", output].args(force);
             assert_refused(run, 2, &["same file", "-o"]);
         }
     }
-    let relative = htc!["compile", "model", "-o", "./model", "--force"];
+    let relative = htc!["compile", "model.htz", "-o", "./model.htz", "--force"];
     assert_refused(
         relative.in_folder(scratch.folder()),
         2,
         &["same file", "-o"],
     );
     assert_eq!(fs::read(&model).unwrap(), before);
-    scratch.assert_only_files(&["folder", "link.htz", "model"]);
+    scratch.assert_only_files(&["folder", "link.htz", "model.htz"]);
 }
 
 #[test]
@@ -207,7 +207,7 @@ fn outputs_that_are_no_files_of_their_format_are_refused() {
         ("-", "name a file"),
         ("new.gguf", "htc export"),
         ("new.GGUF", "htc export"),
-        ("new.safetensors", "--to-safetensors"),
+        ("new.safetensors", "--format"),
     ] {
         let run = htc!["compile", &model, "-o", output, "--rank", "4"];
         assert_refused(run.in_folder(scratch.folder()), 2, &["-o", remedy]);
@@ -229,7 +229,8 @@ fn outputs_that_are_no_files_of_their_format_are_refused() {
     }
     for output in ["new.htz", "new.safetensors"] {
         let run = htc!["export", &artifact, "-o", output];
-        assert_refused(run.in_folder(scratch.folder()), 2, &["-o", "name a .gguf"]);
+        let words = ["-o", "extension .gguf", "--format safetensors"];
+        assert_refused(run.in_folder(scratch.folder()), 2, &words);
     }
     scratch.assert_only_files(&["model.gguf", "model.htz"]);
 }
@@ -259,11 +260,7 @@ fn output_is_a_file_of_the_model() {
     for name in files {
         let file = folder.join(name);
         let run = htc!["compile", &folder, "-o", &file, "--rank", "4", "--force"];
-        let reason = match name {
-            "model.safetensors" => "an artifact is a .htz",
-            _ => "same file",
-        };
-        assert_refused(run, 2, &[reason, "-o", name]);
+        assert_refused(run, 2, &[".htz", "-o", name]);
         let run = htc![
             "compile", &folder, "-o", &output, "--rank", "4", "--report", &file
         ];
@@ -281,13 +278,18 @@ fn output_is_a_folder() {
     let scratch = Scratch::new();
     let model = model(&scratch);
     fs::create_dir(scratch.path("folder")).unwrap();
-    for output in ["folder", "folder/", "new/", ".", ".."] {
+    fs::create_dir(scratch.path("folder.htz")).unwrap();
+    for output in ["folder.htz", "folder.htz/", "new.htz/"] {
         for force in [&[][..], &["--force"]] {
             let run = htc!["compile", "model.gguf", "-o", output].args(force);
             assert_refused(run.in_folder(scratch.folder()), 1, &["folder"]);
         }
     }
-    scratch.assert_only_files(&["folder", "model.gguf"]);
+    for output in ["folder", "folder/", "new/", ".", ".."] {
+        let run = htc!["compile", "model.gguf", "-o", output];
+        assert_refused(run.in_folder(scratch.folder()), 2, &["-o", ".htz"]);
+    }
+    scratch.assert_only_files(&["folder", "folder.htz", "model.gguf"]);
     assert!(model.exists());
 }
 
@@ -295,8 +297,15 @@ fn output_is_a_folder() {
 fn output_is_a_device() {
     let scratch = Scratch::new();
     let model = model(&scratch);
+    symlink("/dev/null", scratch.path("null.htz")).unwrap();
+    let null = scratch.path("null.htz");
+    assert_refused(
+        htc!["compile", &model, "-o", &null, "--force"],
+        1,
+        &["null.htz"],
+    );
     let run = htc!["compile", &model, "-o", "/dev/null", "--force"];
-    assert_refused(run, 1, &["/dev/null"]);
+    assert_refused(run, 2, &["/dev/null", "-o"]);
     assert!(!fs::metadata("/dev/null").unwrap().is_file());
 }
 

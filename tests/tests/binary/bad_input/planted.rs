@@ -104,7 +104,7 @@ fn pipes_for_texts_plans_and_reports() {
     let model = scratch.file("model.gguf", TinyModel::default().bytes());
     let named = scratch.path("pipe");
     pipe(&named);
-    let output = scratch.path("out");
+    let output = scratch.path("out.htz");
     for run in [
         htc!["tokenize", &model, "--text", &named],
         htc!["run", &model, "--prompt-file", &named],

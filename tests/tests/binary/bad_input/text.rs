@@ -40,7 +40,11 @@ fn text_shorter_than_a_window() {
             context,
             "--json"
         ];
-        assert_refused(run, 1, &["short.txt", context, "longer text", "--context"]);
+        assert_refused(
+            run,
+            1,
+            &["short.txt", context, "longer text", "smaller context"],
+        );
     }
 }
 

@@ -9,7 +9,7 @@ use htc_tests::{Scratch, TinyModel};
 use super::{compile, list, to_gguf};
 
 const PLAN: &str = r#"{
-  "format": "htc-plan", "version": 2, "method": "gp", "factor_type": "f32",
+  "format": "htc-plan", "version": 2, "method": "low-rank", "factor_type": "f32",
   "units": [
     {"layer": 0, "projections": ["q"], "form": "residual", "rank": 16, "types": {"base": "q4_0", "a": "q8_0", "b": "f16"}},
     {"layer": 0, "projections": ["up"], "form": "low_rank", "rank": 32, "types": {"a": "q8_0", "b": "q8_0"}},

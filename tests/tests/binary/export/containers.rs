@@ -115,7 +115,7 @@ fn missing_biases_are_zero_or_refused() {
         ];
         let options = [
             "--method",
-            "gp",
+            "low-rank",
             "--rank",
             "4",
             "--projections",

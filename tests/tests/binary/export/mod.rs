@@ -21,7 +21,7 @@ use serde_json::Value;
 use super::{compile, eval, list, number, text};
 
 const UNCHANGED_PLAN: &str = r#"{
-  "format": "htc-plan", "version": 2, "method": "gp", "factor_type": "f32",
+  "format": "htc-plan", "version": 2, "method": "low-rank", "factor_type": "f32",
   "units": [{"layer": 0, "projections": ["v"], "form": "dense"}]
 }"#;
 
@@ -80,10 +80,10 @@ fn exports_preserve_logits_for_every_architecture_and_form() {
             for (form, options) in [
                 ("dense", &["--plan", plan.to_str().unwrap()][..]),
                 (
-                    "gp",
+                    "low-rank",
                     &[
                         "--method",
-                        "gp",
+                        "low-rank",
                         "--rank",
                         "4",
                         "--projections",
@@ -91,10 +91,10 @@ fn exports_preserve_logits_for_every_architecture_and_form() {
                     ],
                 ),
                 (
-                    "grc",
+                    "shared-basis",
                     &[
                         "--method",
-                        "grc",
+                        "shared-basis",
                         "--rank",
                         "4",
                         "--projections",

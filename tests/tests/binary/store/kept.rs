@@ -67,7 +67,7 @@ fn edited_model_files_are_read_again() {
     let output = scratch.path("out.htz");
     let compile = || {
         htc![
-            "compile", "--method", "gp", &folder, "-o", &output, "--rank", "4"
+            "compile", "--method", "low-rank", &folder, "-o", &output, "--rank", "4"
         ]
     };
     fail_halfway(compile);
@@ -80,7 +80,7 @@ fn edited_model_files_are_read_again() {
     let again = scratch.path("again.htz");
     fs::write(&template, "{{ messages[0].content }} old").unwrap();
     htc![
-        "compile", "--method", "gp", &folder, "-o", &again, "--rank", "4"
+        "compile", "--method", "low-rank", &folder, "-o", &again, "--rank", "4"
     ]
     .run()
     .assert_ok();
@@ -95,7 +95,7 @@ fn source_changed_during_compilation_is_refused() {
     let mut child = htc![
         "compile",
         "--method",
-        "gp",
+        "low-rank",
         &model,
         "-o",
         &output,
@@ -144,7 +144,7 @@ fn abandoned_work_is_removed() {
     let outcome = htc![
         "compile",
         "--method",
-        "gp",
+        "low-rank",
         &subject.model,
         "-o",
         &other,

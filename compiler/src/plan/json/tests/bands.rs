@@ -5,7 +5,7 @@ use super::*;
 const BANDS: &str = r#"{
   "format": "htc-plan",
   "version": 2,
-  "method": "gp",
+  "method": "low-rank",
   "factor_type": "q8_0",
   "embedding": {"form": "dense", "types": {"weight": "100*2:t4x8;412*2:t2x7,l3x1"}},
   "head": {"form": "dense", "types": {"weight": "2:t4x8"}},
@@ -73,7 +73,7 @@ fn padding_note_appears_once() {
     let text = |down: &str, notes: &str| {
         format!(
             r#"{{
-  "format": "htc-plan", "version": 2, "method": "gp", "factor_type": "q8_0",
+  "format": "htc-plan", "version": 2, "method": "low-rank", "factor_type": "q8_0",
   "notes": [{notes}],
   "units": [
     {{"layer": 0, "projections": ["down"], "form": "dense", "types": {{"weight": "{down}"}}}},
