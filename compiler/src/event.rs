@@ -19,6 +19,13 @@ pub enum Event<'a> {
     Measuring(Measurement, usize),
     /// Estimated seconds of the whole work.
     EstimatedSeconds(f64),
+    /// Estimated bytes of memory beside the mapped source, and of disk, of the whole work.
+    EstimatedBytes {
+        /// Anonymous memory at most.
+        memory: u64,
+        /// Disk space with the unfinished work.
+        disk: u64,
+    },
     /// Remaining steps of a backward pass.
     Gradients(usize),
     /// Maximum remaining steps of a tuning.

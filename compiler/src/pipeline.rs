@@ -118,6 +118,10 @@ fn compile_in(
     let calibrated = CalibratedSource::new(context, source)?;
     let planned = PlannedModel::new(context, &calibrated)?;
     let resources = planned.check_resources(context, speed)?;
+    progress.report(Event::EstimatedBytes {
+        memory: resources.estimate.peak_memory,
+        disk: resources.disk_bytes,
+    });
     let selection = Selection {
         builder: planned.artifact_builder(context, work, planned.depth_sink(context)?),
         request: planned.request,

@@ -113,7 +113,7 @@ pub mod heading {
     /// Drafts of `run`.
     pub const RUN_DRAFT: &str = "Speculative decoding";
     /// Device monitoring of `run`.
-    pub const RUN_LIVE: &str = "Temperature and energy";
+    pub const RUN_LIVE: &str = "Temperature and energy (research)";
 }
 
 const COMPILE_EXAMPLES: &str = "Examples:
@@ -223,6 +223,9 @@ pub struct PlanArgs {
     /// File to write the plan to (JSON) [default: standard output]
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
+    /// Print the plan on standard output, as without -o
+    #[arg(long, conflicts_with = "output", help_heading = heading::OUTPUT)]
+    pub json: bool,
     #[command(flatten)]
     pub request: CompileRequest,
     #[command(flatten)]

@@ -35,6 +35,8 @@ pub(super) struct PlannedModel<'a> {
 
 /// Predicted costs of a compilation, and the disk space that it has.
 pub(super) struct Resources {
+    /// Disk space needed, with the unfinished work.
+    pub disk_bytes: u64,
     /// Predicted costs; the bytes of the artifact are exact.
     pub estimate: Estimate,
     /// Free bytes in the output's folder.
@@ -156,6 +158,7 @@ impl<'a> PlannedModel<'a> {
                 available,
             }),
             _ => Ok(Resources {
+                disk_bytes: needed,
                 estimate,
                 free_bytes,
             }),

@@ -41,6 +41,9 @@ pub struct Report {
     pub artifact: String,
     /// Bytes of the source file and of the artifact.
     pub bytes: BeforeAfter,
+    /// Bits of the artifact per weight of the source.
+    #[serde(default)]
+    pub bits_per_weight: f64,
     /// Additional bytes if the source's weights are included.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub with_source: Option<SourceBytes>,
@@ -231,6 +234,8 @@ impl Report {
                 before: source.size(),
                 after: chosen.built.bytes,
             },
+            bits_per_weight: 8.0 * chosen.built.bytes as f64
+                / summary.parameters.before.max(1) as f64,
             with_source: None,
             summary,
             calibration: None,
@@ -283,11 +288,6 @@ fn percent(part: u64, whole: u64) -> f64 {
 }
 
 impl Report {
-    /// Returns the bits of the artifact per weight of the source.
-    pub fn bits_per_weight(&self) -> f64 {
-        8.0 * self.bytes.after as f64 / self.summary.parameters.before.max(1) as f64
-    }
-
     /// Returns the perplexity of the artifact over the source's, if measured.
     pub fn perplexity_ratio(&self) -> Option<f64> {
         let reference = self.quality.as_ref()?.evaluation.reference.as_ref()?;
@@ -302,7 +302,7 @@ impl Report {
             format!(
                 "  size           {before} -> {after} ({:.1} %), {:.2} bits per weight",
                 percent(self.bytes.after, self.bytes.before),
-                self.bits_per_weight(),
+                self.bits_per_weight,
             ),
         ];
         let quality = self.quality.as_ref().map(|quality| &quality.evaluation);
@@ -341,7 +341,7 @@ impl Report {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{} -> {}", escape(&self.source), escape(&self.artifact))?;
-        let bits = format!("{:.2} bits per weight", self.bits_per_weight());
+        let bits = format!("{:.2} bits per weight", self.bits_per_weight);
         writeln!(f, "  bytes       {}", self.bytes.show_bytes(Some(&bits)))?;
         if let Some(made) = &self.with_source {
             writeln!(

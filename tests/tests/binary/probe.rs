@@ -33,7 +33,7 @@ fn parsed(outcome: &Outcome) -> Value {
 
 #[track_caller]
 fn assert_confirmed(path: &Path) {
-    let said = probe(path, &[]).assert_ok().stderr;
+    let said = probe(path, &[]).assert_ok().text().to_owned();
     for words in ["layer 2 of 3", "depth sink", "guessed", " ms"] {
         assert!(said.contains(words), "{words} in {said}");
     }
@@ -202,12 +202,13 @@ fn wrong_spectra_with_valid_digests_fail() {
 #[test]
 fn artifact_without_spectra_is_verified_fully() {
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../formats/tests/golden/v1_0.htz");
-    let said = probe(&golden, &[]).assert_ok().stderr;
+    let outcome = probe(&golden, &[]).assert_ok();
+    let said = &outcome.stderr;
     assert!(
         said.contains("nothing to probe") && said.contains("format 1.0"),
         "{said}"
     );
-    assert!(said.contains("undamaged"), "{said}");
+    assert!(outcome.text().contains("undamaged"));
     let found = probe(&golden, &["--json"]).json();
     assert_eq!(
         (&found["ok"], &found["probe"]["ok"]),
@@ -291,7 +292,7 @@ fn probe_layer_option_is_recorded() {
     let found = probe(&path, &["--json"]).json();
     assert_eq!(found["probe"]["layer"], 1);
     assert_eq!(text(&found, "/probe/origin"), "asked");
-    let said = probe(&path, &[]).assert_ok().stderr;
+    let said = probe(&path, &[]).assert_ok().text().to_owned();
     assert!(
         said.contains("layer 1 of 3") && said.contains("asked"),
         "{said}"

@@ -214,6 +214,8 @@ fn written_json_conforms_to_its_schema() {
     assert_conforms("verification", &probe.run().json());
     let tokens = htc!["tokenize", &model, "--text", &text, "--json"];
     assert_conforms("tokens", &tokens.run().json());
+    let clean = htc!["clean", scratch.folder(), "--json", "--dry-run"].args(&cache);
+    assert_conforms("cleaning", &clean.run().json());
     let exported = scratch.path("exported.gguf");
     let export = htc!["export", &artifact, "--json", "-o", &exported];
     assert_conforms("export", &export.run().json());

@@ -64,16 +64,16 @@ fn vocabulary_only_files_and_artifacts_tokenize_alike() {
 }
 
 #[test]
-fn without_json_tokens_go_to_stderr() {
+fn without_json_tokens_are_shown_with_their_text() {
     let scratch = Scratch::new();
     let model = scratch.file("model.gguf", TinyModel::default().bytes());
     let text = scratch.file("text.txt", "the cat");
     let outcome = htc!["tokenize", &model, "--text", &text].run().assert_ok();
-    assert!(outcome.stdout.is_empty());
+    assert!(outcome.stderr.is_empty());
     assert!(
-        outcome.stderr.contains(&token("▁cat").to_string()),
+        outcome.text().contains(&token("▁cat").to_string()),
         "{}",
-        outcome.stderr
+        outcome.text()
     );
 }
 

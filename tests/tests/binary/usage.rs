@@ -76,7 +76,7 @@ fn every_command_explains_its_options() {
         ("inspect", "--json"),
         ("verify", "--json"),
         ("tokenize", "--text --special --json"),
-        ("clean", "--cache --older-than --dry-run"),
+        ("clean", "--cache --older-than --dry-run --json"),
     ] {
         let outcome = htc![command, "--help"].run().assert_ok();
         let words: Vec<&str> = outcome.text().split([' ', ',', '\n']).collect();

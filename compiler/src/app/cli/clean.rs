@@ -21,4 +21,7 @@ pub struct CleanArgs {
     /// Show what would be removed, and remove nothing
     #[arg(long)]
     pub dry_run: bool,
+    /// Print the result as JSON on standard output
+    #[arg(long)]
+    pub json: bool,
 }

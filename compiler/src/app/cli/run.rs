@@ -153,10 +153,10 @@ pub struct RunArgs {
     /// for the weights in the artifact (compile --with-source); --draft FRACTION drafts with a part of the artifact
     #[arg(long, value_name = "MODEL|source", help_heading = heading::RUN_DRAFT, hide_short_help = true, value_parser = clap::builder::OsStringValueParser::new().map(ReferenceModel::from))]
     pub verifier: Option<ReferenceModel>,
-    /// Let the draft learn from tokens that were not kept; the text stays the model's own
+    /// Research: let the draft learn from tokens that were not kept; the text stays the model's own
     #[arg(long, value_name = "off|oja|gradient", help_heading = heading::RUN_DRAFT, hide_short_help = true, value_enum, default_value = "off")]
     pub adapt: AdaptArg,
-    /// File of what the draft learnt: it goes on from there, and writes it when the text ends
+    /// Research: file of what the draft learnt: it goes on from there, and writes it when the text ends
     #[arg(long, value_name = "FILE", help_heading = heading::RUN_DRAFT, hide_short_help = true, value_parser = output_path())]
     pub adapt_state: Option<PathBuf>,
     #[command(flatten)]

@@ -17,6 +17,8 @@ pub enum Document {
     Analysis,
     /// `htc bench --json`
     Benchmark,
+    /// `htc clean --json`
+    Cleaning,
     /// `htc eval --json`
     Evaluation,
     /// Each line of `htc run --events`
@@ -43,6 +45,7 @@ impl Document {
         match self {
             Document::Analysis => "htc-analysis-3",
             Document::Benchmark => crate::bench::record::SCHEMA,
+            Document::Cleaning => "htc-cleaning-1",
             Document::Evaluation => "htc-evaluation-1",
             Document::Event => "htc-event-1",
             Document::Export => "htc-export-1",

@@ -1,17 +1,43 @@
 //! `htc clean`.
 
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use super::Failure;
-use crate::app::cli::CleanArgs;
+use htc_formats::folder::user_cache;
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::{Failure, print_json};
+use crate::app::cli::{CleanArgs, Document};
 use crate::app::terminal::display_path;
 use crate::pipeline::clean::{CleanRequest, Leftover, clean};
 use crate::system::error::FileError;
 use crate::system::show::format_bytes;
-use htc_formats::folder::user_cache;
 
 const DAY: u64 = 24 * 60 * 60;
+
+/// What was removed, or would be.
+#[derive(JsonSchema, Serialize)]
+pub(super) struct Record {
+    /// True if nothing was removed.
+    dry_run: bool,
+    /// Folders that were removed, or would be.
+    removed: Vec<RemovedFolder>,
+    /// Their bytes together.
+    bytes: u64,
+}
+
+/// Folder of unfinished work or of statistics.
+#[derive(JsonSchema, Serialize)]
+struct RemovedFolder {
+    /// Path; what is not UTF-8 is replaced.
+    path: String,
+    /// Bytes of its files.
+    bytes: u64,
+    /// Whole days since it was written to.
+    days: u64,
+}
 
 pub(super) fn execute(args: &CleanArgs) -> Result<(), Failure> {
     let folders = if args.folders.is_empty() {
@@ -25,24 +51,14 @@ pub(super) fn execute(args: &CleanArgs) -> Result<(), Failure> {
         age: Duration::from_secs(args.older_than.saturating_mul(DAY)),
         dry_run: args.dry_run,
     };
-    let verb = if args.dry_run {
-        "would remove"
-    } else {
-        "removed"
-    };
-    let (mut count, mut bytes, mut refused, mut unwritten) = (0_usize, 0, None, None);
+    let mut refused: Option<(PathBuf, io::ErrorKind)> = None;
+    let mut removed = Vec::new();
     clean(&request, |left| match &left.removed {
-        Ok(()) => {
-            count += 1;
-            bytes += left.bytes;
-            let line = answer!(
-                "{verb} {} ({}, {} days old)",
-                display_path(&left.path),
-                format_bytes(left.bytes),
-                days(left)
-            );
-            unwritten = unwritten.take().or(line.err());
-        }
+        Ok(()) => removed.push(RemovedFolder {
+            path: left.path.to_string_lossy().into_owned(),
+            bytes: left.bytes,
+            days: days(left),
+        }),
         Err(error) => {
             say!(
                 "htc: warning: {}: not removed: {error}",
@@ -51,16 +67,42 @@ pub(super) fn execute(args: &CleanArgs) -> Result<(), Failure> {
             refused.get_or_insert((left.path.clone(), error.kind()));
         }
     })?;
-    match count {
+    let record = Record {
+        dry_run: args.dry_run,
+        bytes: removed.iter().map(|folder| folder.bytes).sum(),
+        removed,
+    };
+    if args.json {
+        print_json(Document::Cleaning, &record)?;
+    } else {
+        print(args, &record)?;
+    }
+    match refused {
+        None => Ok(()),
+        Some((path, kind)) => Err(FileError::write(&path)(kind.into()).into()),
+    }
+}
+
+fn print(args: &CleanArgs, record: &Record) -> Result<(), Failure> {
+    let verb = if record.dry_run {
+        "would remove"
+    } else {
+        "removed"
+    };
+    for folder in &record.removed {
+        answer!(
+            "{verb} {} ({}, {} days old)",
+            display_path(Path::new(&folder.path)),
+            format_bytes(folder.bytes),
+            folder.days
+        )?;
+    }
+    match record.removed.len() {
         0 => answer!(
             "nothing is {} days old or older; --older-than 0 is for everything that no htc uses now",
             args.older_than
         ),
-        _ => answer!("{verb} {count} of them, {}", format_bytes(bytes)),
-    }?;
-    match refused {
-        None => unwritten.map_or(Ok(()), Err),
-        Some((path, kind)) => Err(FileError::write(&path)(kind.into()).into()),
+        count => answer!("{verb} {count} of them, {}", format_bytes(record.bytes)),
     }
 }
 

@@ -11,6 +11,7 @@ use crate::app::interrupt::Interrupt;
 use crate::app::terminal::shorten_message;
 use crate::event::{Event, Progress};
 use crate::report::format_seconds;
+use crate::system::show::format_bytes;
 
 /// Runs work with a display of its progress, which Ctrl-C cancels.
 pub(super) fn with_progress<T, E: Into<Failure>>(
@@ -103,7 +104,16 @@ impl ProgressDisplay {
         let bar = &self.bar;
         match event {
             Event::Measuring(what, steps) => self.begin(what.name(), steps),
-            Event::EstimatedSeconds(seconds) => self.state().estimate = Some(seconds),
+            Event::EstimatedSeconds(seconds) => {
+                self.state().estimate = Some(seconds);
+                // Printed only with a progress bar.
+                bar.println(format!("about {}", format_seconds(seconds)));
+            }
+            Event::EstimatedBytes { memory, disk } => bar.println(format!(
+                "at most {} of memory beside the mapped source, {} of disk",
+                format_bytes(memory),
+                format_bytes(disk)
+            )),
             Event::Gradients(steps) => self.begin("gradients", steps),
             Event::Tuning(steps) => self.begin("tuning", steps),
             Event::Exporting(tensors) => self.begin("exporting", tensors),

@@ -4,7 +4,7 @@ use htc_loader::live::Event;
 use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, Schema};
 
-use super::{Failure, Versioned, inspect, print_value, run, tokenize, verify};
+use super::{Failure, Versioned, clean, inspect, print_value, run, tokenize, verify};
 use crate::analyse::record::Analysis;
 use crate::app::cli::{Document, SchemaArgs};
 use crate::bench::record;
@@ -16,6 +16,7 @@ pub(super) fn execute(args: &SchemaArgs) -> Result<(), Failure> {
     print_value(&match args.document {
         Document::Analysis => schema_of::<Versioned<Analysis>>(),
         Document::Benchmark => schema_of::<Versioned<record::Record>>(),
+        Document::Cleaning => schema_of::<Versioned<clean::Record>>(),
         Document::Evaluation => schema_of::<Versioned<measure::Record>>(),
         Document::Event => schema_of::<Event>(),
         Document::Export => schema_of::<Versioned<ExportReport>>(),

@@ -25,7 +25,7 @@ fn clean(subject: &Subject, options: &[&str]) -> Htc {
 fn old_work_and_statistics_are_removed() {
     let subject = Subject::new();
     let precious = ForeignFolder::new(&subject.scratch);
-    let said = clean(&subject, &[]).run().assert_ok().stderr;
+    let said = clean(&subject, &[]).run().assert_ok().text().to_owned();
     assert!(said.contains("nothing is 30 days old"), "{said}");
     subject.calibrated().run().assert_ok();
     fs::remove_file(&subject.output).unwrap();
@@ -43,12 +43,18 @@ fn old_work_and_statistics_are_removed() {
         .args(["--dry-run"])
         .run()
         .assert_ok()
-        .stderr;
+        .text()
+        .to_owned();
     assert!(
         said.contains("would remove") && said.contains("calibration-"),
         "{said}"
     );
     assert!(said.contains("20 days") && !said.contains(WORK), "{said}");
+    let json = clean(&subject, &["--older-than", "15", "--dry-run", "--json"]);
+    let json = json.run().json();
+    assert_eq!(json["dry_run"], true);
+    assert_eq!(json["removed"][0]["days"], 20);
+    assert_eq!(json["removed"][0]["bytes"], json["bytes"]);
     assert_eq!(subject.scratch.names(), before);
     subject.cached_calibration();
     clean(&subject, &["--older-than", "15"]).run().assert_ok();
@@ -62,13 +68,15 @@ fn old_work_and_statistics_are_removed() {
     let said = clean(&subject, &["--older-than", "0"])
         .run()
         .assert_ok()
-        .stderr;
+        .text()
+        .to_owned();
     assert!(said.contains(unfinished) && !said.contains(WORK), "{said}");
     drop(lock);
     let said = clean(&subject, &["--older-than", "0"])
         .run()
         .assert_ok()
-        .stderr;
+        .text()
+        .to_owned();
     assert!(said.contains(WORK), "{said}");
     let left = [
         ".link.htc-work",
