@@ -78,6 +78,10 @@ python3 scripts/check_modules.py
 echo "== direction of layers in the compiler"
 python3 scripts/check_layers.py
 
+echo "== packages for crates.io: metadata, versions, licences, files that the code includes"
+cargo package --locked --workspace --exclude htc-tests --no-verify --allow-dirty --quiet
+python3 scripts/check_packages.py
+
 echo "== licences, bans, sources"
 if ! cargo deny --version >/dev/null 2>&1; then
   cargo install cargo-deny --locked

@@ -27,7 +27,7 @@ from pathlib import Path
 
 import measuring as m
 
-SHIPPED = m.ROOT / "assets/calibration"
+SHIPPED = m.ROOT / "compiler/assets/calibration"
 TYPES = (
     "Q8_0,Q6_K,Q5_K_M,Q5_K_S,Q4_K_M,Q4_K_S,IQ4_NL,IQ4_XS,Q4_0,Q3_K_L,Q3_K_M,Q3_K_S,IQ3_M,IQ3_S,IQ3_XS,IQ3_XXS,"
     "Q2_K,Q2_K_S,IQ2_M,IQ2_S,IQ2_XS,IQ2_XXS,IQ1_M,IQ1_S"

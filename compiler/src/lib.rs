@@ -152,3 +152,8 @@ pub use htc_math as math;
 pub use event::{CancellationToken, Event};
 pub use pipeline::{CompileError, Compiler, ErrorKind};
 pub use report::Report;
+
+/// The example of the README compiles and holds.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct ReadmeExamples;

@@ -26,3 +26,8 @@ pub mod wire;
 
 pub use dtype::DType;
 pub use error::CodecError;
+
+/// The example of the README compiles and holds.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct ReadmeExamples;

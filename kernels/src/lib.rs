@@ -22,3 +22,8 @@ pub mod reference;
 pub use error::ShapeError;
 pub use matrix::Matrix;
 pub use pool::{Pool, PoolError};
+
+/// The example of the README compiles and holds.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct ReadmeExamples;

@@ -406,3 +406,8 @@ pub use error::ExecError;
 pub use exec::{Engine, Session};
 pub use htc_kernels::{Pool, PoolError};
 pub use model::Model;
+
+/// The example of the README compiles and holds.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct ReadmeExamples;

@@ -198,3 +198,8 @@ fn power_of_two_below(number: f64) -> f64 {
         1.0
     }
 }
+
+/// The example of the README compiles and holds.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct ReadmeExamples;

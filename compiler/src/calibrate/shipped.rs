@@ -1,6 +1,6 @@
 //! Shipped calibration text: articles, fiction, code, dialogues, mathematics and other languages
 //! than English. A model calibrated on it loses as little on code or German as on an encyclopaedia.
-//! `assets/calibration/SOURCES.md` lists sources and licences.
+//! `compiler/assets/calibration/SOURCES.md` lists sources and licences.
 
 use htc_formats::htz::Digest;
 
@@ -21,7 +21,7 @@ macro_rules! parts {
     ($($name:literal),+ $(,)?) => {
         &[$(ShippedPart {
             name: $name,
-            text: include_str!(concat!("../../../assets/calibration/", $name, ".txt")),
+            text: include_str!(concat!("../../assets/calibration/", $name, ".txt")),
         }),+]
     };
 }

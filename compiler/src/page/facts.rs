@@ -1,6 +1,7 @@
 //! Facts about a compilation: time, estimates, notes and origins.
 
 use maud::{Markup, html};
+use serde_json::Value;
 
 use super::chart::{Colour, bars, optional};
 use super::data::{ArtifactData, PageData};
@@ -26,8 +27,12 @@ pub fn time(artifact: &ArtifactData, prefix: &str) -> Markup {
     let Some(report) = artifact.report else {
         return html! {};
     };
-    let stages = report.seconds.stages();
-    let groups = stages.map(|(name, value)| (name.to_owned(), vec![Some(value)]));
+    // Stages that were skipped take no time.
+    let stages = report.seconds.stages().into_iter();
+    let stages = stages.filter(|(_, value)| *value != 0.0);
+    let groups: Vec<_> = stages
+        .map(|(name, value)| (name.to_owned(), vec![Some(value)]))
+        .collect();
     let series = [("seconds", Colour::Thing(0))];
     let title = "Seconds by stage";
     let chart = bars(title, &Axis::linear("seconds"), &series, &groups);
@@ -82,7 +87,7 @@ pub fn notes(artifact: &ArtifactData, _prefix: &str) -> Markup {
     list(&artifact.name, &notes)
 }
 
-/// Lists what each artifact and analysis was made from.
+/// Lists what each artifact was made from.
 pub fn origins(data: &PageData) -> Markup {
     let of_artifact = |artifact: &ArtifactData| {
         let manifest = artifact.file.map(|f| serde_json::to_value(&f.manifest));
@@ -93,10 +98,11 @@ pub fn origins(data: &PageData) -> Markup {
         table.rows.extend(properties("", &manifest, paths).rows);
         table.render(&format!("Origin of {}", artifact.name))
     };
-    html! {
-        @for artifact in &data.artifacts { (of_artifact(artifact)) }
-        @for (name, analysis) in &data.analyses {
-            (properties(&format!("analysis of {name}"), analysis, ANALYSIS).render(&format!("Origin of the analysis of {name}")))
-        }
-    }
+    html! { @for artifact in &data.artifacts { (of_artifact(artifact)) } }
+}
+
+/// Lists what an analysis was made from.
+pub fn analysis_origin(analysis: &Value, prefix: &str) -> Markup {
+    let table = properties("value", analysis, ANALYSIS);
+    table.render(&format!("{prefix}Origin of the analysis"))
 }

@@ -108,6 +108,23 @@ struct Keys {
 }
 
 impl Inputs {
+    /// Returns true if everything is an analysis.
+    pub fn have_only_analyses(&self) -> bool {
+        let others = [
+            self.compiled.is_empty(),
+            self.artifacts.is_empty(),
+            self.evaluated.is_empty(),
+            self.drifts.is_empty(),
+        ];
+        !self.analyses.is_empty() && others.into_iter().all(|is_empty| is_empty)
+    }
+
+    /// Returns true if there are analyses and others: analyses are long, so that they have a page of
+    /// their own.
+    pub fn need_two_pages(&self) -> bool {
+        !self.analyses.is_empty() && !self.have_only_analyses()
+    }
+
     /// Reads a file and adds its content.
     pub fn read(&mut self, path: &Path) -> Result<(), FileError> {
         let failed = FileError::read(path, REMEDY);

@@ -1,8 +1,8 @@
-//! Reports as a page: one self-contained HTML file.
+//! Reports as pages: self-contained HTML files, the analysis of a model in one of its own.
 //!
 //! [`input`] recognises files by their content and limits their size; [`data`] joins a report, its
 //! artifact and its measurements; [`chart`] draws figures as SVG, each with a table of its numbers;
-//! [`template`] writes the page. The same files in the same order give the same bytes.
+//! [`template`] writes a page. The same files in the same order give the same bytes.
 
 mod analysis;
 pub mod bench;
@@ -18,11 +18,13 @@ mod quality;
 pub mod scale;
 pub mod template;
 
+use std::ffi::OsStr;
+
 use data::{ArtifactData, PageData};
 use input::Inputs;
 use maud::{Markup, html};
 use serde_json::Value;
-use template::{Page, Section};
+use template::{Link, Page, Section};
 
 enum Source {
     Files(fn(&PageData) -> Markup),
@@ -34,9 +36,10 @@ enum Source {
 type Spec = (&'static str, &'static str, &'static str, Source);
 
 #[rustfmt::skip]
-const ARTIFACTS: [Spec; 15] = [
+const ARTIFACTS: [Spec; 16] = [
     ("quality", "Quality against size", "Lower and further left is better. Bars are 95 % intervals over windows of text; the points of one chart were measured on the same text by the same protocol.", Source::Files(quality::against_size)),
     ("elastic", "Elastic: fewer bytes per token", "The quality of an elastic artifact when every token reads a part of the weights' bytes: the bases alone on the left, everything on the right. Measured on the test split.", Source::Artifact(quality::elastic)),
+    ("candidates", "Candidates", "The files among which the artifact was chosen, measured on the validation split.", Source::Artifact(quality::candidates)),
     ("bytes", "Bytes by kind of tensor", "The bytes of the projections in all layers, and of everything else, in the source and in the artifact.", Source::Artifact(matrices::bytes_by_kind)),
     ("bits", "Bits per weight", "The bits that each weight of a matrix takes in the artifact.", Source::Artifact(matrices::bits_per_weight)),
     ("predictions", "Predicted and measured divergence", "What the codes of all matrices were predicted to add to the KL divergence, beside what was measured.", Source::Artifact(quality::predictions)),
@@ -53,7 +56,7 @@ const ARTIFACTS: [Spec; 15] = [
 ];
 
 #[rustfmt::skip]
-const ANALYSES: [Spec; 8] = [
+const ANALYSES: [Spec; 9] = [
     ("spectra", "Spectra", "The part of a weight's energy Σσ² that its first directions hold. The earlier a curve rises, the better low rank fits.", Source::Analysis(analysis::spectra)),
     ("gauges", "Tail energy by gauge", "The smallest relative error at a rank, in the norm of each gauge: of the weights (none), of the weights by the size of each input (activation), of the outputs (whiten). Points are root mean squares over the layers; bars go from the best layer to the worst.", Source::Analysis(analysis::gauges)),
     ("excess", "Excess of a shared basis", "The energy that a basis shared by q, k and v, or by gate and up, loses, over what a basis of the projection's own loses at the same rank: 1 is no worse. Points are root mean squares over the layers; bars go from the best layer to the worst.", Source::Analysis(analysis::excess)),
@@ -62,30 +65,47 @@ const ANALYSES: [Spec; 8] = [
     ("dimension", "Intrinsic dimension", "The dimensions that the residual stream uses: principal components with 95 % of its variance, and the estimate from the distances to the two nearest neighbours (TwoNN).", Source::Analysis(analysis::dimension)),
     ("manifold", "Curvature, axioms and symmetry", "The curvature of the neighbourhood graph of the residual stream, the principal directions that are found again in held-out text, and the heads that read nearly the same subspace.", Source::Analysis(analysis::manifold)),
     ("outliers", "Attention sinks", "Positions, mostly the first, whose activations lie far out along one direction. A shared basis that does not cover the direction distorts attention.", Source::Analysis(analysis::sinks)),
+    ("origins", "Origins", "Models and texts. Digests are SHA-256.", Source::Analysis(facts::analysis_origin)),
 ];
 
-/// Returns the page about some files; `None` above [`template::MAX_PAGE`] bytes.
-pub fn page(inputs: &Inputs) -> Option<String> {
+/// Returns the only page about some files, or the main one; `None` above [`template::MAX_PAGE`]
+/// bytes. With [two pages](Inputs::need_two_pages), `analysis` is the file name of the other.
+pub fn main_page(inputs: &Inputs, analysis: Option<&OsStr>) -> Option<String> {
     let data = PageData::new(inputs);
-    let [mut sections, mut appendix] =
-        [&ARTIFACTS[..], &ANALYSES].map(|specs| specs.iter().map(|s| section(s, &data)).collect());
-    if data.artifacts.is_empty() {
-        let analyses: Vec<Section> = std::mem::take(&mut appendix);
-        sections.splice(..0, analyses);
-    }
+    let specs: &[Spec] = if inputs.have_only_analyses() {
+        &ANALYSES
+    } else {
+        &ARTIFACTS
+    };
     let page = Page {
         title: title(&data),
         verdict: quality::verdict(&data),
         tiles: quality::tiles(&data),
-        sections,
-        appendix_title: "Analysis of the source".into(),
-        appendix,
-        footer: vec![
-            missing(&data),
-            format!("Made by htc {}.", env!("CARGO_PKG_VERSION")),
-        ],
+        sections: specs.iter().map(|s| section(s, &data)).collect(),
+        links: analysis
+            .map(|name| Link::new("Analysis of the model", name))
+            .into_iter()
+            .collect(),
+        footer: vec![missing(&data), made_by()],
     };
     page.render()
+}
+
+/// Returns the page of the analyses beside the main page; `None` above [`template::MAX_PAGE`] bytes.
+pub fn analysis_page(inputs: &Inputs, main: &OsStr) -> Option<String> {
+    let data = PageData::new(inputs);
+    let page = Page {
+        title: title_of_analyses(&data),
+        sections: ANALYSES.iter().map(|s| section(s, &data)).collect(),
+        links: vec![Link::new("The report", main)],
+        footer: vec![made_by()],
+        ..Page::default()
+    };
+    page.render()
+}
+
+fn made_by() -> String {
+    format!("Made by htc {}.", env!("CARGO_PKG_VERSION"))
 }
 
 fn section((id, title, lead, source): &Spec, data: &PageData) -> Section {
@@ -114,13 +134,19 @@ fn section((id, title, lead, source): &Spec, data: &PageData) -> Section {
 fn title(data: &PageData) -> String {
     match (&data.artifacts[..], &data.analyses[..]) {
         ([], []) => "Measurements of models".to_owned(),
-        ([], [(model, _)]) => format!("Analysis of {model}"),
-        ([], several) => format!("Analysis of {} models", several.len()),
+        ([], _) => title_of_analyses(data),
         ([one], _) => match &one.source {
             Some(source) => format!("{source}, compressed"),
             None => format!("{}, a compressed model", one.name),
         },
         (several, _) => format!("{} compressed models", several.len()),
+    }
+}
+
+fn title_of_analyses(data: &PageData) -> String {
+    match &data.analyses[..] {
+        [(model, _)] => format!("Analysis of {model}"),
+        several => format!("Analysis of {} models", several.len()),
     }
 }
 

@@ -1,7 +1,5 @@
 //! Numbers as people read them.
 
-use crate::system::show::format_bytes;
-
 /// Four significant digits.
 pub fn number(value: f64) -> String {
     significant(value, 4)
@@ -30,7 +28,7 @@ fn significant(value: f64, digits: i32) -> String {
     if !value.is_finite() {
         return "not finite".into();
     }
-    if value.fract() == 0.0 && size < 1e7 {
+    if value.fract() == 0.0 && size < 1e15 {
         return with_separators(value);
     }
     if !(1e-4..1e7).contains(&size) {
@@ -66,8 +64,21 @@ pub fn count(value: u64) -> String {
     text
 }
 
+/// Decimal units of bytes, each with its name.
+pub const UNITS: [(f64, &str); 5] = [
+    (1e12, " TB"),
+    (1e9, " GB"),
+    (1e6, " MB"),
+    (1e3, " kB"),
+    (1.0, " B"),
+];
+
+/// Three significant digits: files of one model often differ in the third.
 pub fn bytes(value: f64) -> String {
-    format_bytes(value.max(0.0).round() as u64)
+    let value = value.max(0.0).round();
+    let unit = UNITS.into_iter().find(|(size, _)| value >= *size);
+    let (size, unit) = unit.unwrap_or((1.0, " B"));
+    brief(value / size) + unit
 }
 
 /// Percentage.

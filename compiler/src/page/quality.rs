@@ -20,11 +20,13 @@ pub fn verdict(data: &PageData) -> Vec<String> {
         let scores = describe(&record.evaluation, &record.text);
         format!("{} ({size}). {scores}", record.model.name)
     });
-    data.artifacts
-        .iter()
-        .map(of_artifact)
-        .chain(records)
-        .collect()
+    let artifacts = data.artifacts.iter().flat_map(|artifact| {
+        let lines = of_artifact(artifact).into_iter().chain(baseline(artifact));
+        let named = data.artifacts.len() > 1;
+        let name = named.then(|| format!("{}: ", artifact.name));
+        lines.map(move |line| name.clone().unwrap_or_default() + &line)
+    });
+    artifacts.chain(records).collect()
 }
 
 fn bits_per_weight(artifact: &ArtifactData) -> Option<f64> {
@@ -37,66 +39,122 @@ fn share(artifact: &ArtifactData) -> String {
     format!("{} of the source's bytes", percent(share))
 }
 
-fn of_artifact(artifact: &ArtifactData) -> String {
-    let bits = bits_per_weight(artifact).map(|b| format!("{} bits per weight, ", brief(b)));
+/// Returns the size, and the quality at this size.
+fn of_artifact(artifact: &ArtifactData) -> [String; 2] {
+    let bits = bits_per_weight(artifact).map(|b| format!("{} bits per weight: ", brief(b)));
     let (name, bits) = (&artifact.name, bits.unwrap_or_default());
     let [after, before] = [artifact.after, artifact.before].map(|b| bytes(b as f64));
     let recorded = artifact.file.and_then(|f| f.manifest.quality.as_ref());
     let scores = match (artifact.scores, recorded) {
         (Some((scores, text)), _) => describe(scores, text),
         (None, Some(recorded)) => format!(
-            "Recorded in the artifact: on {} tokens of the test split its perplexity is {} times the source's{}, its KL divergence {} nats per token.",
+            "{} The artifact records this for {} tokens of the test split.",
+            distance(
+                (
+                    recorded.perplexity_ratio.value,
+                    recorded.perplexity_ratio.interval
+                ),
+                (recorded.kl.value, recorded.kl.interval),
+            ),
             number(recorded.tokens as f64),
-            number(recorded.perplexity_ratio.value),
-            within(recorded.perplexity_ratio.interval),
-            brief(recorded.kl.value),
         ),
         (None, None) => format!(
             "Its quality was not measured: run htc eval {name} --text TEXT --reference {} --json, and pass the result to htc report.",
             artifact.source.as_deref().unwrap_or("MODEL"),
         ),
     };
-    let baseline = baseline(artifact).unwrap_or_default();
-    format!(
-        "{name}: {bits}{after} instead of {before} ({}). {baseline}{scores}",
-        share(artifact)
-    )
+    let size = format!("{bits}{after} instead of {before} ({}).", share(artifact));
+    [size, scores]
 }
 
-/// Compares the artifact with the file in a single type that is nearest to its size.
+/// The file in a single type that is nearest to the size of an artifact.
+struct Baseline {
+    /// The type and, in a parenthesis, the size.
+    name: String,
+    kl: f64,
+    artifact_kl: f64,
+}
+
+impl Baseline {
+    fn of(artifact: &ArtifactData) -> Option<Baseline> {
+        let report = artifact.report?;
+        let own = report.quality.as_ref()?.evaluation.reference.as_ref()?;
+        let difference = |file: &&BaselineFile| file.bytes.abs_diff(report.bytes.after);
+        let nearest = report.beside.iter().min_by_key(difference)?;
+        let other = nearest.evaluation.reference.as_ref()?;
+        let ratio = nearest.bytes as f64 / report.bytes.after.max(1) as f64;
+        let compared = if (ratio - 1.0).abs() < 0.005 {
+            "the same size".to_owned()
+        } else if ratio > 1.0 {
+            format!("{} larger", percent(ratio - 1.0))
+        } else {
+            format!("{} smaller", percent(1.0 - ratio))
+        };
+        Some(Baseline {
+            name: format!(
+                "{} ({}, {compared})",
+                nearest.dtype,
+                bytes(nearest.bytes as f64)
+            ),
+            kl: other.kl,
+            artifact_kl: own.kl,
+        })
+    }
+}
+
+/// Returns how the artifact compares with the nearest file in a single type.
 fn baseline(artifact: &ArtifactData) -> Option<String> {
-    let report = artifact.report?;
-    let own = report.quality.as_ref()?.evaluation.reference.as_ref()?;
-    let distance = |file: &&BaselineFile| file.bytes.abs_diff(report.bytes.after);
-    let nearest = report.beside.iter().min_by_key(distance)?;
-    let other = nearest.evaluation.reference.as_ref()?;
-    let (dtype, size) = (nearest.dtype.to_string(), bytes(nearest.bytes as f64));
-    let (kl, own) = (brief(other.kl), brief(own.kl));
+    let Baseline {
+        name,
+        kl,
+        artifact_kl,
+    } = Baseline::of(artifact)?;
+    let (kl, own) = (brief(kl), brief(artifact_kl));
     Some(format!(
-        "{dtype} throughout ({size}): KL divergence {kl}, this artifact: {own}. "
+        "One type for all matrices, {name}: KL divergence {kl}; this artifact: {own}."
     ))
 }
 
-fn within(interval: Option<Interval>) -> String {
+/// Returns a perplexity relative to the source's and a KL divergence, with their intervals.
+fn distance(perplexity_ratio: (f64, Option<Interval>), kl: (f64, Option<Interval>)) -> String {
+    format!(
+        "Perplexity {} times the source's{}; KL divergence {} nats per token{}.",
+        ratio(perplexity_ratio.0),
+        within(perplexity_ratio.1, ratio),
+        brief(kl.0),
+        within(kl.1, brief),
+    )
+}
+
+/// Four decimals, since near 1 the differences are small.
+fn ratio(value: f64) -> String {
+    if (0.01..100.0).contains(&value) {
+        format!("{value:.4}")
+    } else {
+        number(value)
+    }
+}
+
+fn within(interval: Option<Interval>, format: fn(f64) -> String) -> String {
     let interval = interval.map(|(low, high)| {
-        let (low, high) = (number(low), number(high));
+        let (low, high) = (format(low), format(high));
         format!(" (95 % interval {low} to {high})")
     });
     interval.unwrap_or_default()
 }
 
 fn describe(scores: &Evaluation, text: &str) -> String {
-    let on = format!("On {} tokens of {text}", number(scores.tokens as f64));
-    let Some(distance) = &scores.reference else {
+    let on = format!(
+        "Measured on {} tokens of {text}",
+        number(scores.tokens as f64)
+    );
+    let Some(found) = &scores.reference else {
         let perplexity = number(scores.perplexity);
-        let interval = within(scores.perplexity_interval);
-        return format!("{on} its perplexity is {perplexity}{interval}; no reference was given.");
+        let interval = within(scores.perplexity_interval, number);
+        return format!("Perplexity {perplexity}{interval}. {on}, without a reference.");
     };
-    let (ratio, kl) = (number(distance.perplexity_ratio), brief(distance.kl));
-    let interval = within(distance.perplexity_ratio_interval);
-    format!(
-        "{on} its perplexity is {ratio} times the source's{interval}, its KL divergence {kl} nats per token."
-    )
+    let ratio = (found.perplexity_ratio, found.perplexity_ratio_interval);
+    format!("{} {on}.", distance(ratio, (found.kl, found.kl_interval)))
 }
 
 /// Returns the main numbers of a single artifact.
@@ -115,11 +173,15 @@ pub fn tiles(data: &PageData) -> Vec<(String, String)> {
     let scores = artifact.scores.map(|(scores, _)| scores);
     match scores.map(|scores| (scores, &scores.reference)) {
         Some((_, Some(distance))) => {
-            let interval = within(distance.perplexity_ratio_interval);
-            let ratio = format!("{} ×", number(distance.perplexity_ratio));
-            tiles.push((ratio, format!("the source's perplexity{interval}")));
-            let kl = "nats of KL divergence per token";
-            tiles.push((brief(distance.kl), kl.to_owned()));
+            let interval = within(distance.perplexity_ratio_interval, ratio);
+            let times = format!("{} ×", ratio(distance.perplexity_ratio));
+            tiles.push((times, format!("the source's perplexity{interval}")));
+            let interval = within(distance.kl_interval, brief);
+            let kl = format!("nats of KL divergence per token{interval}");
+            tiles.push((brief(distance.kl), kl));
+            if let Some(Baseline { name, kl, .. }) = Baseline::of(artifact) {
+                tiles.push((brief(kl), format!("nats for {name}")));
+            }
             tiles.push((percent(distance.top1), "same top token".to_owned()));
         }
         Some((scores, None)) => tiles.push((number(scores.perplexity), "perplexity".to_owned())),
@@ -165,6 +227,14 @@ impl Comparisons {
             self.add(protocol, model, ["source".into(), bytes.into(), scores]);
         }
     }
+
+    /// Returns figures and a table of each protocol, the source last.
+    fn render(mut self) -> Markup {
+        for (_, measurements) in &mut self.0 {
+            measurements.sort_by_key(|m| text(m, "role") == "source");
+        }
+        html! { @for (protocol, measurements) in &self.0 { (compare(protocol, measurements)) } }
+    }
 }
 
 pub fn against_size(data: &PageData) -> Markup {
@@ -183,14 +253,19 @@ pub fn against_size(data: &PageData) -> Markup {
     }
     for artifact in &data.artifacts {
         if let Some(report) = artifact.report {
-            add_candidates(artifact, report, &mut all);
             add_test_split(artifact, report, &mut all);
         }
     }
-    for (_, measurements) in &mut all.0 {
-        measurements.sort_by_key(|m| text(m, "role") == "source");
+    all.render()
+}
+
+/// Draws the candidates among which an artifact was chosen.
+pub fn candidates(artifact: &ArtifactData, _prefix: &str) -> Markup {
+    let mut all = Comparisons::default();
+    if let Some(report) = artifact.report {
+        add_candidates(artifact, report, &mut all);
     }
-    html! { @for (protocol, measurements) in &all.0 { (compare(protocol, measurements)) } }
+    all.render()
 }
 
 fn windows(scores: &Evaluation, text: &str) -> String {

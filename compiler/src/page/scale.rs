@@ -1,6 +1,6 @@
 //! Axis scales: from values to positions, and round values for the labels.
 
-use super::number::{bytes, number};
+use super::number::{UNITS, bytes, number};
 
 /// Keeps differences finite.
 const LARGEST: f64 = 1e300;
@@ -8,6 +8,9 @@ const LARGEST: f64 = 1e300;
 const SMALLEST_LOG: f64 = 1e-300;
 
 const TICKS: f64 = 5.0;
+
+/// Maximum part of a linear axis that is left empty to begin at zero.
+const MAX_EMPTY: f64 = 0.1;
 
 /// How the values of an axis are shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,7 +103,7 @@ impl Scale {
             (low, high) = (low - pad, high + pad);
         }
         let margin = (high - low) * 0.06;
-        let from_zero = kind != Kind::Log && (0.0..=0.25 * high).contains(&low);
+        let from_zero = kind != Kind::Log && (0.0..=MAX_EMPTY * high).contains(&low);
         low = if from_zero { 0.0 } else { low - margin };
         high += margin;
         Scale { kind, low, high }
@@ -168,17 +171,10 @@ fn linear_ticks(low: f64, high: f64, kind: Kind) -> Vec<(f64, String)> {
 
 /// Formats a tick with as many decimals as its neighbours differ in.
 fn tick_label(value: f64, step: f64, high: f64, kind: Kind) -> String {
-    let units = [
-        (1e12, " TB"),
-        (1e9, " GB"),
-        (1e6, " MB"),
-        (1e3, " kB"),
-        (0.0, " B"),
-    ];
     let fits = |unit: &(f64, &str)| high >= unit.0;
-    let unit = units.into_iter().filter(|_| kind == Kind::Bytes).find(fits);
+    let unit = UNITS.into_iter().filter(|_| kind == Kind::Bytes).find(fits);
     let (size, unit) = unit.unwrap_or((1.0, ""));
-    let (value, step) = (value / size.max(1.0), step / size.max(1.0));
+    let (value, step) = (value / size, step / size);
     if value.abs() >= 1e6 || step < 1e-6 {
         return number(value) + unit;
     }

@@ -1,10 +1,12 @@
 //! The template of every page, without scripts. `maud` escapes all text, and the policy forbids to
 //! load anything.
 
+use std::ffi::OsStr;
+
 use htc_formats::model::ProjectionKind;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
-use super::chart::{Chart, Legend};
+use super::chart::{Chart, Key, Legend};
 
 const POLICY: &str =
     "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'";
@@ -61,7 +63,7 @@ impl Table {
             @if !self.rows.is_empty() {
                 div.wide role="region" tabindex="0" aria-label=(caption) {
                     table {
-                        caption { (caption) }
+                        caption { span { (caption) } }
                         thead { tr { @for name in &self.head { th scope="col" { (name) } } } }
                         tbody {
                             @for row in &self.rows { tr { @for column in 0..self.head.len() { (cell(row, column)) } } }
@@ -78,6 +80,7 @@ pub fn figure(caption: &str, note: &str, charts: impl IntoIterator<Item = Chart>
     let charts = charts.into_iter().filter(|c| !c.table.rows.is_empty());
     let charts: Vec<Chart> = charts.collect();
     let several = charts.len() > 1;
+    let shared = legends_agree(&charts);
     let table = |chart: &Chart| {
         let title = if several {
             format!(": {}", chart.title)
@@ -92,8 +95,9 @@ pub fn figure(caption: &str, note: &str, charts: impl IntoIterator<Item = Chart>
                 div.plots { @for chart in &charts { div.plot {
                     @if several { p.of aria-hidden="true" { (chart.title) } }
                     (chart.svg)
+                    @if !shared { (legend(std::slice::from_ref(chart))) }
                 } } }
-                (legend(&charts))
+                @if shared { (legend(&charts)) }
                 figcaption { (caption) ". " (note) }
                 details { summary { "Numbers" } @for chart in &charts { (table(chart)) } }
             }
@@ -108,6 +112,16 @@ pub fn experts_note(mut projections: impl Iterator<Item = ProjectionKind>) -> &'
     } else {
         ""
     }
+}
+
+/// Returns true if no colour means one thing in one chart and another thing in another.
+fn legends_agree(charts: &[Chart]) -> bool {
+    let keys: Vec<&Key> = charts
+        .iter()
+        .flat_map(|chart| chart.legend.keys())
+        .collect();
+    let differ = |a: &Key, b: &Key| a.colour == b.colour && a.name != b.name;
+    !keys.iter().any(|a| keys.iter().any(|b| differ(a, b)))
 }
 
 /// Returns the meaning of the colours of some charts, each colour once.
@@ -172,6 +186,34 @@ impl Section {
     }
 }
 
+/// A link to a page in the same folder.
+#[derive(Clone, Debug)]
+pub struct Link {
+    /// What is found there.
+    pub text: String,
+    /// The relative address.
+    pub address: String,
+}
+
+impl Link {
+    /// Creates a link to a file in the same folder.
+    pub fn new(text: &str, file_name: &OsStr) -> Link {
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
+        let bytes = file_name.as_encoded_bytes().iter();
+        let address = bytes.map(|&byte| {
+            if is_plain(byte) {
+                char::from(byte).to_string()
+            } else {
+                format!("%{byte:02X}")
+            }
+        });
+        Link {
+            text: text.to_owned(),
+            address: address.collect(),
+        }
+    }
+}
+
 /// A page.
 #[derive(Clone, Debug, Default)]
 pub struct Page {
@@ -183,10 +225,8 @@ pub struct Page {
     pub tiles: Vec<(String, String)>,
     /// The sections.
     pub sections: Vec<Section>,
-    /// Title of the sections that are closed at first.
-    pub appendix_title: String,
-    /// Sections that are closed at first.
-    pub appendix: Vec<Section>,
+    /// Pages that belong to this one.
+    pub links: Vec<Link>,
     /// Lines at the end.
     pub footer: Vec<String>,
 }
@@ -194,11 +234,8 @@ pub struct Page {
 impl Page {
     /// Returns the page as HTML; `None` above [`MAX_PAGE`] bytes.
     pub fn render(&self) -> Option<String> {
-        let shown = |sections: &[Section]| -> Vec<Section> {
-            let shown = sections.iter().filter(|s| !s.content.0.is_empty());
-            shown.cloned().collect()
-        };
-        let (sections, appendix) = (shown(&self.sections), shown(&self.appendix));
+        let sections = self.sections.iter();
+        let sections: Vec<_> = sections.filter(|s| !s.content.0.is_empty()).collect();
         let body = html! {
             a.skip href="#main" { "Skip to the figures" }
             header {
@@ -209,17 +246,11 @@ impl Page {
                 }
                 nav aria-label="Sections" { ul {
                     @for section in &sections { li { a href={ "#" (section.id) } { (section.title) } } }
-                    @if !appendix.is_empty() { li { a href="#appendix" { (self.appendix_title) } } }
+                    @for link in &self.links { li { a.other href=(link.address) { (link.text) } } }
                 } }
             }
             main id="main" {
                 @for section in &sections { (section.render()) }
-                @if !appendix.is_empty() {
-                    details.appendix id="appendix" {
-                        summary { (self.appendix_title) }
-                        @for section in &appendix { (section.render()) }
-                    }
-                }
             }
             footer { @for line in self.footer.iter().filter(|l| !l.is_empty()) { p { (line) } } }
         };

@@ -4,8 +4,12 @@ use htc_formats::model::ProjectionKind;
 use serde_json::{Value, json};
 
 use super::input::Inputs;
-use super::page;
+use super::{analysis_page, main_page};
 use crate::system::error::FileError;
+
+fn page(inputs: &Inputs) -> Option<String> {
+    main_page(inputs, None)
+}
 
 fn digest() -> String {
     "ab".repeat(32)
@@ -97,6 +101,7 @@ fn everything_in_a_report_is_on_its_page() {
     }
     for id in [
         "quality",
+        "candidates",
         "bytes",
         "ranks",
         "errors",
@@ -115,6 +120,71 @@ fn everything_in_a_report_is_on_its_page() {
         text.contains("More sections need")
             && text.contains("htc analyse --calibration TEXT --json")
     );
+}
+
+/// The text of the verdict and of the tiles, before any section.
+fn head_of(page: &str) -> &str {
+    page.split("<nav").next().unwrap()
+}
+
+#[test]
+fn the_verdict_comes_first_with_size_quality_and_intervals() {
+    let text = page(&read(&report()).unwrap()).unwrap();
+    let head = head_of(&text);
+    for part in [
+        "16 bits per weight: 2 kB instead of 4 kB (50 % of the source's bytes).",
+        "Perplexity 1.0417 times the source's (95 % interval 1.0383 to 1.0452); KL divergence 0.0625 nats per token (95 % interval 0.0592 to 0.0658).",
+        "<b>16</b> <span>bits per weight</span>",
+        "<b>0.0625</b> <span>nats of KL divergence per token (95 % interval 0.0592 to 0.0658)</span>",
+    ] {
+        assert!(head.contains(part), "{part} in {head}");
+    }
+    assert!(!head.contains("One type"), "{head}");
+}
+
+#[test]
+fn the_verdict_compares_with_the_nearest_file_in_one_type() {
+    let mut report = report();
+    let mut evaluation = report["quality"]["evaluation"].clone();
+    let mut file = |dtype: &str, bytes: u64, kl: f64| {
+        evaluation["kl"] = json!(kl);
+        json!({"type": dtype, "bytes": bytes, "evaluation": evaluation})
+    };
+    report["beside"] = json!([file("q2_k", 1800, 0.5), file("q3_k", 2100, 0.25)]);
+    let text = page(&read(&report).unwrap()).unwrap();
+    let head = head_of(&text);
+    for part in [
+        "One type for all matrices, q3_k (2.1 kB, 5 % larger): KL divergence 0.25; this artifact: 0.0625.",
+        "<b>0.25</b> <span>nats for q3_k (2.1 kB, 5 % larger)</span>",
+    ] {
+        assert!(head.contains(part), "{part} in {head}");
+    }
+    for (bytes, compared) in [(2001, "the same size"), (1900, "5 % smaller")] {
+        report["beside"][1]["bytes"] = json!(bytes);
+        let text = page(&read(&report).unwrap()).unwrap();
+        assert!(head_of(&text).contains(compared), "{compared} in {text}");
+    }
+}
+
+#[test]
+fn the_stages_on_the_page_sum_to_the_total() {
+    let mut report = report();
+    report["seconds"] = json!({"plan": 34.0, "read": 0.25, "calibrate": 17.0, "factorise": 300.0,
+        "measure": 160.0, "tune": 198.0, "seal": 0.0, "total": 709.25});
+    let text = page(&read(&report).unwrap()).unwrap();
+    let section = text.split("<section id=\"time\"").nth(1).unwrap();
+    let section = section.split("</section>").next().unwrap();
+    assert!(section.contains("709 s together"), "{section}");
+    let rows = section.split("<th scope=\"row\">").skip(1).map(|row| {
+        let (name, rest) = row.split_once("</th><td class=\"n\">").unwrap();
+        let (seconds, _) = rest.split_once("</td>").unwrap();
+        (name, seconds.parse::<f64>().unwrap())
+    });
+    let rows: Vec<(&str, f64)> = rows.collect();
+    assert!(rows.contains(&("tune", 198.0)), "{rows:?}");
+    assert_eq!(rows.len(), 6, "{rows:?}");
+    let sum: f64 = rows.iter().map(|(_, seconds)| seconds).sum();
+    assert!((sum - 709.25).abs() < 1e-9, "{rows:?}");
 }
 
 #[test]
@@ -188,8 +258,23 @@ fn spectra_of_experts_are_drawn_as_one() {
     for absent in ["expert_gate", "0.5625", "0.6875", "3.125", "4.375"] {
         assert!(!text.contains(absent), "{absent} in {text}");
     }
-    let text = page(&read(&analysis(&experts[..1])).unwrap()).unwrap();
+    let alone = read(&analysis(&experts[..1])).unwrap();
+    let text = page(&alone).unwrap();
     assert!(!text.contains("experts"), "{text}");
+    assert!(alone.have_only_analyses() && !alone.need_two_pages());
+
+    let mut both = read(&report()).unwrap();
+    assert!(!both.need_two_pages() && !both.have_only_analyses());
+    both.analyses.extend(alone.analyses);
+    assert!(both.need_two_pages());
+    let main = main_page(&both, Some("a b#\"%.html".as_ref())).unwrap();
+    let link = "href=\"a%20b%23%22%25.html\">Analysis of the model</a>";
+    assert!(main.contains(link), "{main}");
+    assert!(!main.contains("<section id=\"spectra\""), "{main}");
+    let other = analysis_page(&both, "javascript:1".as_ref()).unwrap();
+    let link = "href=\"javascript%3A1\">The report</a>";
+    assert!(other.contains(link), "{other}");
+    assert!(other.contains("<section id=\"spectra\"") && !other.contains("<section id=\"bytes\""));
 }
 
 #[test]

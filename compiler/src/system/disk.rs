@@ -5,7 +5,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
-use htc_formats::folder::Folder;
+use htc_formats::folder::{Folder, TemporaryFile};
 
 use super::error::FileError;
 
@@ -87,6 +87,26 @@ pub fn write(path: &Path, text: &str, replace: bool) -> Result<(), FileError> {
     write().map_err(FileError::write(path))
 }
 
+/// Writes two texts atomically, without sync: both files or, unless the second replacement fails,
+/// none; keeps the permissions of replaced files.
+///
+/// # Errors
+/// [`FileError::Write`].
+pub fn write_both(files: [(&Path, &str); 2], replace: bool) -> Result<(), FileError> {
+    let [(first, text), (second, second_text)] = files;
+    let (folder, name) = Folder::parent_of(first).map_err(FileError::write(first))?;
+    let written = temporary_with(&folder, &name, |to| to.write_all(text.as_bytes()))
+        .map_err(FileError::write(first))?;
+    write(second, second_text, replace)?;
+    written.persist(&name, replace).map_err(|error| {
+        if !replace {
+            // Otherwise a file would stay that nobody is told of.
+            let _ = fs::remove_file(second);
+        }
+        FileError::write(first)(error)
+    })
+}
+
 /// Writes the file `name` of an open folder atomically, without sync; keeps the permissions of a
 /// replaced file.
 pub fn write_in(
@@ -95,12 +115,21 @@ pub fn write_in(
     replace: bool,
     write: impl FnOnce(&mut BufWriter<&File>) -> io::Result<()>,
 ) -> io::Result<()> {
+    temporary_with(folder, name, write)?.persist(name, replace)
+}
+
+/// Writes a temporary file that may become the file `name` of an open folder.
+fn temporary_with<'a>(
+    folder: &'a Folder,
+    name: &OsStr,
+    write: impl FnOnce(&mut BufWriter<&File>) -> io::Result<()>,
+) -> io::Result<TemporaryFile<'a>> {
     let temporary = folder.temporary(folder.mode_for_replacement(name))?;
     let mut to = BufWriter::with_capacity(1 << 20, temporary.file()?);
     write(&mut to)?;
     to.flush()?;
     drop(to);
-    temporary.persist(name, replace)
+    Ok(temporary)
 }
 
 /// Fails on a pipe without a reader.

@@ -57,20 +57,31 @@ fn make_inputs(name: &str) -> ReportInputs {
     ReportInputs { scratch, inputs }
 }
 
+/// Makes the page `name`, which must be the only one.
 fn page(scratch: &Scratch, inputs: &[&Path], name: &str) -> String {
+    let (page, analysis) = pages(scratch, inputs, name);
+    assert!(analysis.is_none(), "a second page");
+    page
+}
+
+/// Makes the page `name` and, where a report has an analysis beside it, the page of that.
+fn pages(scratch: &Scratch, inputs: &[&Path], name: &str) -> (String, Option<String>) {
     let output = scratch.path(name);
+    let other = scratch.path(&name.replace(".html", "-analysis.html"));
     let outcome = htc!["report"]
         .args(inputs)
         .arg("-o")
         .arg(&output)
         .run()
         .assert_ok();
-    assert!(
-        outcome.stdout.is_empty() && outcome.stderr.is_empty(),
-        "{}",
-        outcome.stderr
-    );
-    fs::read_to_string(output).unwrap()
+    assert!(outcome.stdout.is_empty(), "{}", outcome.stdout);
+    let analysis = other.exists().then(|| fs::read_to_string(&other).unwrap());
+    let expected = match analysis {
+        Some(_) => format!("the analysis: {}\n", other.display()),
+        None => String::new(),
+    };
+    assert_eq!(outcome.stderr, expected);
+    (fs::read_to_string(output).unwrap(), analysis)
 }
 
 #[derive(Debug, Default)]
@@ -188,11 +199,14 @@ fn assert_sound(page: &str) -> Element {
         stack.extend(&element.children);
     }
     for link in root.all("a") {
-        let target = link
-            .attribute("href")
-            .and_then(|to| to.strip_prefix('#'))
-            .unwrap();
-        assert!(ids.contains(target), "#{target} leads nowhere");
+        let target = link.attribute("href").unwrap();
+        match target.strip_prefix('#') {
+            Some(id) => assert!(ids.contains(id), "#{id} leads nowhere"),
+            None => assert!(
+                target.ends_with(".html") && !target.contains([':', '/']),
+                "{target}"
+            ),
+        }
     }
     let figures = root.all("figure");
     let within: usize = figures.iter().map(|f| f.all("svg").len()).sum();
@@ -245,30 +259,41 @@ fn sections(root: &Element) -> Vec<&str> {
 fn all_inputs_together_give_a_reproducible_page() {
     let made = make_inputs("model");
     let inputs: Vec<&Path> = made.inputs.iter().map(PathBuf::as_path).collect();
-    let first = page(&made.scratch, &inputs, "first.html");
-    let second = page(&made.scratch, &inputs, "second.html");
+    fs::create_dir(made.scratch.path("again")).unwrap();
+    let first = pages(&made.scratch, &inputs, "first.html");
+    let second = pages(&made.scratch, &inputs, "again/first.html");
     assert!(first == second, "two runs differ");
-    let root = assert_sound(&first);
-    for id in [
-        "quality",
-        "bytes",
-        "ranks",
-        "errors",
+    let (report, analysis) = (first.0, first.1.expect("a page of the analysis"));
+    let root = assert_sound(&report);
+    assert!(report.contains("<a class=\"other\" href=\"first-analysis.html\">"));
+    assert!(analysis.contains("<a class=\"other\" href=\"first.html\">"));
+    let of_analysis = [
         "spectra",
         "gauges",
         "phases",
         "depth",
         "dimension",
         "manifold",
-        "sinks",
-        "time",
-        "origins",
-    ] {
-        assert!(
-            sections(&root).contains(&id),
-            "{id} in {:?}",
-            sections(&root)
-        );
+        "outliers",
+    ];
+    assert_eq!(
+        sections(&root),
+        [
+            "quality",
+            "bytes",
+            "ranks",
+            "errors",
+            "predicted",
+            "sinks",
+            "time",
+            "estimates",
+            "origins"
+        ],
+    );
+    let other = assert_sound(&analysis);
+    for id in of_analysis {
+        let sections = sections(&other);
+        assert!(sections.contains(&id), "{id} in {sections:?}");
     }
     let origins = root
         .all("section")
@@ -280,7 +305,7 @@ fn all_inputs_together_give_a_reproducible_page() {
         .iter()
         .map(|h| h.text.trim())
         .collect();
-    assert_eq!(told.len(), 3, "{told:?}");
+    assert_eq!(told.len(), 2, "{told:?}");
     assert!(
         told[0].ends_with("gp.htz") && told[1].ends_with("grc.htz"),
         "{told:?}"
@@ -466,6 +491,41 @@ fn existing_files_are_not_overwritten() {
         let name = file.unwrap().file_name();
         assert!(!name.to_string_lossy().contains("unfinished"), "{name:?}");
     }
+}
+
+#[test]
+fn both_pages_are_written_or_none() {
+    let made = make_inputs("model");
+    let (report, analysis) = (&made.inputs[0], &made.inputs[5]);
+    let output = made.scratch.path("page.html");
+    let other = made.scratch.file("page-analysis.html", "mine");
+    htc!["report", report, analysis, "-o", &output]
+        .run()
+        .assert_refused(1, &["page-analysis.html", "exists already", "--force"]);
+    assert!(!output.exists());
+    assert_eq!(fs::read(&other).unwrap(), b"mine");
+    let input = made.scratch.path("input-analysis.html");
+    fs::copy(analysis, &input).unwrap();
+    let named = made.scratch.path("input.html");
+    htc!["report", report, &input, "-o", &named, "--force"]
+        .run()
+        .assert_refused(2, &["input-analysis.html", "read", "another -o"]);
+    assert!(!named.exists());
+    htc!["report", report, analysis, "-o", "/dev/null", "--force"]
+        .run()
+        .assert_refused(2, &["/dev/null", "second page", "-o FILE.html"]);
+    let _ = htc!["report", report, analysis, "-o", &output, "--force"]
+        .run()
+        .assert_ok();
+    for (path, link) in [(&output, "page-analysis.html"), (&other, "page.html")] {
+        let page = fs::read_to_string(path).unwrap();
+        assert!(page.contains(&format!("href=\"{link}\"")), "{link}");
+    }
+    let alone = made.scratch.path("alone.html");
+    let _ = htc!["report", analysis, "-o", &alone].run().assert_ok();
+    let page = fs::read_to_string(&alone).unwrap();
+    assert!(page.contains("<section id=\"spectra\"") && !page.contains("-analysis.html"));
+    assert!(!made.scratch.path("alone-analysis.html").exists());
 }
 
 #[test]

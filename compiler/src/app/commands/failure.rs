@@ -137,6 +137,8 @@ pub enum Failure {
     PageTooLarge,
     #[error("{}: this is one of the files that are read; give another -o", .0.display())]
     PageOverInput(PathBuf),
+    #[error("{}: expected a file, because the analysis is a second page beside it; give -o FILE.html, or the analyses in a command of their own", .0.display())]
+    PageWithoutFolder(PathBuf),
     #[error("--report {}: exists already; give another name, or replace it with --force", .0.display())]
     ReportExists(PathBuf),
     #[error("--report {}: this is {what}; give another name", path.display())]
@@ -232,6 +234,7 @@ impl Failure {
             | Failure::NotGguf(_)
             | Failure::AgainstModel
             | Failure::PageOverInput(_)
+            | Failure::PageWithoutFolder(_)
             | Failure::Export(
                 ExportError::SameFile(_) | ExportError::NotAFloat(_) | ExportError::NoFactors,
             )

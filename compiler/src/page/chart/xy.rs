@@ -16,6 +16,9 @@ const BOTTOM: f64 = HEIGHT - 42.0;
 /// Approximate.
 const CHARACTER: f64 = 6.2;
 
+/// Distance from which on a label needs a line to its point.
+const FAR: f64 = 12.0;
+
 /// A similar character, the path around the point, and whether it is filled.
 const MARKERS: [(char, &str, bool); 7] = [
     (
@@ -241,8 +244,12 @@ impl Xy {
         let content = html! {
             (frame.background(self))
             @for series in &self.series { (self.draw_series(series, &frame)) }
-            @for (area, name) in self.labels(&frame) {
-                text x=(round(area.left)) y=(round(area.bottom - 3.0)) class="label" { (name) }
+            (frame.band_names(&self.bands))
+            @for label in self.labels(&frame) {
+                @if let Some((x, y)) = label.leader {
+                    path d={ "M" (x) " " (y) "L" (round(x.clamp(label.area.left, label.area.right))) " " (round(y.clamp(label.area.top + 2.0, label.area.bottom - 2.0))) } class="leader" {}
+                }
+                text x=(round(label.area.left)) y=(round(label.area.bottom - 3.0)) class="label over" { (label.name) }
             }
         };
         Chart {
@@ -305,7 +312,7 @@ impl Xy {
     }
 
     /// A name without a free place is left out.
-    fn labels(&self, frame: &Frame) -> Vec<(Area, String)> {
+    fn labels(&self, frame: &Frame) -> Vec<Label> {
         let visible = self.points().filter_map(|p| Some((p, frame.position(p)?)));
         let visible: Vec<(&Point, (f64, f64))> = visible.collect();
         let mut labels = Vec::new();
@@ -323,7 +330,9 @@ impl Xy {
             let free = |area: &Area| area.is_inside() && !taken.iter().any(|t| t.meets(area));
             if let Some(area) = Area::label_candidates(x, y, width).into_iter().find(free) {
                 taken.push(area);
-                labels.push((area, name));
+                let is_far = area.top > y + FAR || area.bottom < y - FAR;
+                let leader = is_far.then_some((x, y));
+                labels.push(Label { area, name, leader });
             }
         }
         labels
@@ -453,16 +462,29 @@ impl Frame {
         ticks.collect()
     }
 
+    fn ends(&self, band: &Band) -> (f64, f64) {
+        (self.across(band.from), self.across(band.to))
+    }
+
+    /// Names of the bands, over grid and data; a name without space is left out.
+    fn band_names(&self, bands: &[Band]) -> Markup {
+        html! {
+            @for band in bands {
+                @let (from, to) = self.ends(band);
+                @let letters = ((to - from) / CHARACTER).max(0.0) as usize;
+                @if letters >= 3 {
+                    text x=(round(from / 2.0 + to / 2.0)) y=(TOP + 12.0) text-anchor="middle" class="tick over" { (shortened(&band.name, letters)) }
+                }
+            }
+        }
+    }
+
     fn background(&self, chart: &Xy) -> Markup {
         html! {
             @for band in &chart.bands {
-                @let (from, to) = (self.across(band.from), self.across(band.to));
-                @let letters = ((to - from) / CHARACTER).max(0.0) as usize;
+                @let (from, to) = self.ends(band);
                 rect x=(from) y=(TOP) width=(round((to - from).max(0.0))) height=(BOTTOM - TOP) class="band"
                     fill-opacity=(band.shade.clamp(0.0, 1.0) * 0.16) {}
-                @if letters >= 3 {
-                    text x=(round(from / 2.0 + to / 2.0)) y=(TOP + 12.0) text-anchor="middle" class="tick" { (shortened(&band.name, letters)) }
-                }
             }
             @for (value, label) in self.y.ticks() {
                 @let y = self.up(value);
@@ -481,6 +503,15 @@ impl Frame {
             }
         }
     }
+}
+
+/// Name of a point beside it.
+#[derive(Debug)]
+struct Label {
+    area: Area,
+    name: String,
+    /// The point, if it is so far away that a line leads to it.
+    leader: Option<(f64, f64)>,
 }
 
 #[derive(Clone, Copy, Debug)]

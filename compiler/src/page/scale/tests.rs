@@ -43,4 +43,5 @@ fn scales_start_near_the_data_with_distinct_labels() {
     let sizes = labels(Kind::Bytes, &[3_010_000.0, 3_040_000.0]);
     assert_eq!(sizes, ["3.01 MB", "3.02 MB", "3.03 MB", "3.04 MB"]);
     assert_eq!(labels(Kind::Linear, &[0.01, 0.8])[0], "0.0");
+    assert_eq!(labels(Kind::Linear, &[0.2, 0.8])[0], "0.2");
 }

@@ -46,8 +46,7 @@ fn text_is_escaped_everywhere() {
     page.verdict = vec![hostile()];
     page.footer = vec![hostile()];
     page.tiles = vec![(hostile(), hostile())];
-    page.appendix_title = hostile();
-    page.appendix = page.sections.clone();
+    page.links = vec![Link::new(&hostile(), hostile().as_ref())];
     let text = page.render().unwrap();
     assert!(
         !text.contains("<script") && !text.contains("\"&\u{fffd}"),
@@ -55,6 +54,20 @@ fn text_is_escaped_everywhere() {
     );
     assert!(!text.contains(['\u{202e}', '\u{0}']));
     assert!(text.matches("&lt;script&gt;").count() >= 20, "{text}");
+}
+
+#[test]
+fn charts_share_a_legend_only_where_their_colours_agree() {
+    let chart = |name: &str| {
+        let series = [Series::line(name, 0, [Point::new(1.0, 2.0)])];
+        Xy::new(name, Axis::linear("x"), Axis::linear("y"), series).draw()
+    };
+    let legends = |names: [&str; 2]| {
+        let text = figure("caption", "", names.map(chart)).into_string();
+        text.matches("<ul class=\"keys\"").count()
+    };
+    assert_eq!(legends(["one", "one"]), 1);
+    assert_eq!(legends(["one", "two"]), 2);
 }
 
 #[test]

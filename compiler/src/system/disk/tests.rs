@@ -10,6 +10,30 @@ fn free_space_is_known_for_existing_folders() {
 }
 
 #[test]
+fn both_files_are_written_or_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let [first, second] = ["first", "second"].map(|name| folder.path().join(name));
+    let contents = || {
+        let read = |path: &Path| fs::read_to_string(path).ok();
+        [read(&first), read(&second)]
+    };
+    let write = |texts: [&str; 2], replace: bool| {
+        write_both([(&first, texts[0]), (&second, texts[1])], replace)
+    };
+    for taken in [&first, &second] {
+        fs::write(taken, "mine").unwrap();
+        let before = contents();
+        assert!(write(["1", "2"], false).is_err());
+        assert_eq!(contents(), before);
+        fs::remove_file(taken).unwrap();
+    }
+    write(["1", "2"], false).unwrap();
+    write(["3", "4"], true).unwrap();
+    assert_eq!(contents(), ["3", "4"].map(|text| Some(text.to_owned())));
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
+}
+
+#[test]
 fn writes_are_atomic() {
     use std::os::unix::fs::PermissionsExt as _;
     let folder = tempfile::tempdir().unwrap();

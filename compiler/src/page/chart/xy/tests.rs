@@ -112,8 +112,9 @@ fn labels_do_not_overlap() {
     let chart = Xy::new("t", x, y, series);
     let labels = chart.labels(&Frame::new(&chart));
     assert!(labels.len() >= 3, "{labels:?}");
-    for (i, (one, _)) in labels.iter().enumerate() {
-        assert!(one.is_inside() && labels[i + 1..].iter().all(|(other, _)| !one.meets(other)));
+    for (i, one) in labels.iter().enumerate() {
+        let one = &one.area;
+        assert!(one.is_inside() && labels[i + 1..].iter().all(|other| !one.meets(&other.area)));
     }
 }
 
