@@ -5,6 +5,8 @@ use std::fmt;
 
 use htc_formats::DType;
 use htc_formats::architecture::{self, Naming};
+use htc_formats::escape::escape;
+use htc_formats::metadata::SourceMetadata;
 use htc_formats::model::Role;
 use htc_formats::source::ModelFile;
 use schemars::JsonSchema;
@@ -123,6 +125,21 @@ pub(super) fn notes(
         notes.extend(gguf_notes(file));
     }
     notes
+}
+
+/// Returns the note on metadata of the source that the export does not have.
+pub(super) fn metadata_note(
+    metadata: Option<&SourceMetadata>,
+    left_out: &[String],
+) -> Option<String> {
+    if metadata.is_none() {
+        let note = "the artifact holds no metadata of its source, such as licence, author and \
+                    sampling defaults; compile the model again to have them";
+        return Some(note.to_owned());
+    }
+    let names = left_out.iter().map(|name| escape(name));
+    let names: Vec<_> = names.collect();
+    (!names.is_empty()).then(|| format!("metadata of the source left out: {}", names.join(", ")))
 }
 
 fn gguf_notes(file: &ModelFile) -> Vec<String> {
