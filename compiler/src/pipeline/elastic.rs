@@ -188,7 +188,7 @@ impl ElasticBuilder<'_> {
         };
         let whole: u64 = refinements.iter().map(|of| of.bytes).sum();
         chosen.notes.push(format!(
-            "bases of {} in {} that were asked for, and {} refinements of {}",
+            "bases of {} within the requested {}, and {} refinements of {}",
             format_bytes(chosen.built.bytes),
             format_bytes(total),
             refinements.len(),

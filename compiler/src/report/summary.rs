@@ -273,7 +273,7 @@ fn all_notes(plan: &Plan, record: &PlanRecord, ratio: f64) -> Vec<String> {
         && ratio > asked
     {
         said.push(format!(
-            "the ratio is {ratio:.3}, {asked} was asked for: projections were kept dense because their \
+            "the ratio is {ratio:.3}, {asked} was requested: projections were kept dense because their \
              factors would take more bytes; a smaller --ratio or --factor-type makes them pay"
         ));
     }
@@ -323,7 +323,7 @@ impl fmt::Display for Summary {
             percent(self.parameters.after, self.parameters.before),
             100.0 * self.ratio,
         )?;
-        writeln!(f, "  asked for   {}", self.asked)?;
+        writeln!(f, "  request     {}", self.asked)?;
         writeln!(f)?;
         let measured = self.projections.iter().any(|s| s.error.is_some());
         let of_errors = if measured {

@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, HashSet};
 use serde_json::{Value as Json, json};
 
 use super::card::{self, README};
-use super::gguf::{SAMPLING, SPECIAL_TOKENS, TEMPLATE, TEMPLATE_NAMES, is_of_file};
+use super::gguf::{
+    SAMPLING, SPECIAL_TOKENS, TEMPLATE, TEMPLATE_NAMES, architecture_prefix, is_of_file,
+};
 use super::{Object, SourceMetadata, object};
 use crate::gguf::{FromValue as _, Value};
 use crate::vocab::{END_KEYS, Vocabulary};
@@ -278,6 +280,14 @@ impl EntryConverter<'_> {
         let stated: HashSet<&str> = stated.iter().map(String::as_str).collect();
         let mut table = String::new();
         let mut templates = BTreeMap::new();
+        let architecture = architecture_prefix(entries);
+        let of_model = |key: &str| {
+            let mut prefixes = architecture
+                .iter()
+                .map(String::as_str)
+                .chain(["tokenizer."]);
+            prefixes.any(|prefix| key.starts_with(prefix))
+        };
         for (key, value) in entries {
             // In the head of the model card.
             let is_fact = key.starts_with("general.") && !others.contains(key.as_str());
@@ -290,8 +300,8 @@ impl EntryConverter<'_> {
                 templates.insert(name.to_owned(), text.to_owned());
             } else if self.sampling(key, value) || self.special_token(key, value) {
                 continue;
-            } else if let Some(text) = card_value(key, value) {
-                table += &format!("| {key} | {text} |\n");
+            } else if let (Some(text), false) = (card_value(key, value), of_model(key)) {
+                table += &format!("| {} | {text} |\n", one_line(key));
             } else {
                 self.files.left_out.push(key.clone());
             }
@@ -357,11 +367,10 @@ impl EntryConverter<'_> {
     }
 }
 
-/// Returns the text of an entry in the table of a model card; `None` for an entry of the tokenizer,
-/// of the architecture or of the source's file, for an array and for a long text.
+/// Returns the text of an entry in the table of a model card; `None` for an entry that describes the
+/// source's file, for an array and for a long text.
 fn card_value(key: &str, value: &Value) -> Option<String> {
-    let is_general = key.starts_with("general.") && !is_of_file(key);
-    if !is_general || key.len() > MAX_CARD_VALUE_BYTES {
+    if is_of_file(key) || key.len() > MAX_CARD_VALUE_BYTES {
         return None;
     }
     let text = match value {

@@ -92,7 +92,7 @@ fn from_entries(own: Vec<(String, Value)>, source: &[(String, Value)]) -> GgufEn
 }
 
 /// Returns the prefix of the keys of hyper-parameters.
-fn architecture_prefix(entries: &[(String, Value)]) -> Option<String> {
+pub(super) fn architecture_prefix(entries: &[(String, Value)]) -> Option<String> {
     let mut entries = entries.iter();
     let name = entries.find(|(key, _)| key == "general.architecture");
     match name {

@@ -1,5 +1,7 @@
 //! `htc inspect`.
 
+mod gguf;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -7,13 +9,14 @@ use htc_formats::DType;
 use htc_formats::bands::CodeLayout;
 use htc_formats::block;
 use htc_formats::escape::escape;
-use htc_formats::gguf::{Gguf, Value};
 use htc_formats::htz::{Form, Htz, Manifest, PlanRecord, QualityRecord, TensorEntry};
+use htc_formats::metadata::SourceMetadata;
 use htc_formats::model::{HyperParameters, KvSide, Role};
 use htc_formats::source::ModelFile;
 use schemars::JsonSchema;
 use serde::Serialize;
-use serde_json::json;
+
+use gguf::GgufJson;
 
 use super::{Failure, Opened, open_container, print_json};
 use crate::app::cli::FileArgs;
@@ -25,12 +28,12 @@ const MAX_TEXT_CHARS: usize = 120;
 
 pub(super) fn execute(args: &FileArgs) -> Result<(), Failure> {
     match (open_container(&args.file)?, args.json) {
-        (Opened::Gguf(gguf), true) => print_json(&gguf_json(&gguf)),
+        (Opened::Gguf(gguf), true) => print_json(&Inspection::Gguf(gguf::gguf_json(&gguf))),
         (Opened::Gguf(gguf), false) => {
-            show_gguf(&args.file, &gguf);
+            gguf::show_gguf(&args.file, &gguf);
             Ok(())
         }
-        (Opened::Htz(artifact), true) => print_json(&htz_json(&artifact)),
+        (Opened::Htz(artifact), true) => print_json(&htz_json(&artifact)?),
         (Opened::Htz(artifact), false) => {
             show_htz(&args.file, &artifact);
             Ok(())
@@ -55,104 +58,6 @@ pub(super) enum Inspection<'a> {
     Folder(FolderJson<'a>),
 }
 
-/// Contents of a GGUF file.
-#[derive(JsonSchema, Serialize)]
-pub(super) struct GgufJson<'a> {
-    alignment: u64,
-    bytes: usize,
-    /// `gguf`.
-    format: &'static str,
-    /// Values by key; an array is its element type and length.
-    metadata: BTreeMap<&'a str, serde_json::Value>,
-    tensors: Vec<GgufTensorJson<'a>>,
-    version: u32,
-}
-
-#[derive(JsonSchema, Serialize)]
-struct GgufTensorJson<'a> {
-    bytes: usize,
-    /// Row length first, as in the file.
-    dims: &'a [u64],
-    name: &'a str,
-    offset: usize,
-    r#type: &'a str,
-}
-
-fn gguf_json(gguf: &Gguf) -> Inspection<'_> {
-    let metadata = gguf.metadata().iter();
-    let metadata = metadata.map(|(key, value)| (key.as_str(), value_json(value)));
-    let tensors = gguf
-        .tensors()
-        .iter()
-        .map(|t| GgufTensorJson {
-            bytes: t.range.len(),
-            dims: &t.dims,
-            name: &t.name,
-            offset: t.range.start,
-            r#type: t.ggml_type.name(),
-        })
-        .collect();
-    Inspection::Gguf(GgufJson {
-        alignment: gguf.alignment(),
-        bytes: gguf.map().len(),
-        format: "gguf",
-        metadata: metadata.collect(),
-        tensors,
-        version: gguf.version(),
-    })
-}
-
-fn value_json(value: &Value) -> serde_json::Value {
-    match value {
-        Value::U8(v) => json!(v),
-        Value::I8(v) => json!(v),
-        Value::U16(v) => json!(v),
-        Value::I16(v) => json!(v),
-        Value::U32(v) => json!(v),
-        Value::I32(v) => json!(v),
-        Value::U64(v) => json!(v),
-        Value::I64(v) => json!(v),
-        Value::F32(v) => json!(v),
-        Value::F64(v) => json!(v),
-        Value::Bool(v) => json!(v),
-        Value::String(v) => json!(v),
-        Value::Array(array) => json!({
-            "array": array.element_type().name(),
-            "length": array.len(),
-        }),
-    }
-}
-
-fn show_gguf(path: &Path, gguf: &Gguf) {
-    say!(
-        "{}: GGUF version {}, {}, alignment {}",
-        display_path(path),
-        gguf.version(),
-        format_bytes(gguf.map().len() as u64),
-        gguf.alignment()
-    );
-    say!("\nmetadata");
-    for (key, value) in gguf.metadata() {
-        let text = match value {
-            Value::Array(a) => format!("[{}; {}]", a.element_type(), a.len()),
-            Value::String(s) => shorten(s),
-            other => value_json(other).to_string(),
-        };
-        say!("  {:<42}  {text}", shorten(key));
-    }
-    say!("\ntensors");
-    for t in gguf.tensors() {
-        let dims: Vec<_> = t.dims.iter().rev().map(u64::to_string).collect();
-        say!(
-            "  {:<42}  {:<7}  {:>16}  {:>9}",
-            shorten(&t.name),
-            t.ggml_type.name(),
-            dims.join(" x "),
-            format_bytes(t.range.len() as u64)
-        );
-    }
-}
-
 fn shorten(text: &str) -> String {
     let end = text.char_indices().nth(MAX_TEXT_CHARS).map(|(end, _)| end);
     let mut shown = escape(&text[..end.unwrap_or(text.len())]).into_owned();
@@ -173,6 +78,9 @@ pub(super) struct ArtifactJson<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     source_bytes: Option<u64>,
     bits_per_weight: f64,
+    /// What the source states of itself: `licence`, `author`, `base model`.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    source_metadata: BTreeMap<&'static str, String>,
     #[serde(flatten)]
     manifest: &'a Manifest,
 }
@@ -241,9 +149,13 @@ fn show_folder(model: &ModelFile) {
     }
 }
 
-fn htz_json(artifact: &Htz) -> Inspection<'_> {
+fn htz_json(artifact: &Htz) -> Result<Inspection<'_>, Failure> {
     let (major, minor) = artifact.format();
-    Inspection::Artifact(Box::new(ArtifactJson {
+    let metadata = artifact.source_metadata();
+    let metadata = metadata.map_err(|fault| fault.in_file(artifact.map().path()))?;
+    let metadata = metadata.iter().flat_map(SourceMetadata::summary);
+    Ok(Inspection::Artifact(Box::new(ArtifactJson {
+        source_metadata: metadata.collect(),
         format: "htz",
         version: format!("{major}.{minor}"),
         bytes: artifact.map().len(),
@@ -257,7 +169,7 @@ fn htz_json(artifact: &Htz) -> Inspection<'_> {
             weights(artifact.manifest()),
         ),
         manifest: artifact.manifest(),
-    }))
+    })))
 }
 
 fn show_htz(path: &Path, artifact: &Htz) {
@@ -270,6 +182,7 @@ fn show_htz(path: &Path, artifact: &Htz) {
         bits(artifact.bytes_without_source(), weights(manifest))
     );
     show_hyper(&manifest.hyper);
+    show_source_metadata(artifact);
     show_origin(manifest);
     show_kv_bases(artifact);
     show_source(artifact);
@@ -295,6 +208,17 @@ fn show_htz(path: &Path, artifact: &Htz) {
     }
 }
 
+fn show_source_metadata(artifact: &Htz) {
+    match artifact.source_metadata() {
+        Ok(metadata) => {
+            for (name, value) in metadata.iter().flat_map(SourceMetadata::summary) {
+                say!("{name} of the source: {}", shorten(&value));
+            }
+        }
+        Err(error) => say!("metadata of the source: {error}"),
+    }
+}
+
 fn show_origin(manifest: &Manifest) {
     let p = &manifest.provenance;
     say!(
@@ -307,11 +231,16 @@ fn show_origin(manifest: &Manifest) {
         p.source_sha256
     );
     let plan = &manifest.plan;
-    say!(
-        "\nmethod {}, factors in {}",
-        shorten(&plan.method),
-        plan.factor_type
-    );
+    let matrices = plan.projections.iter().chain(&plan.matrices);
+    let has_factors = matrices
+        .map(|matrix| matrix.form)
+        .any(|form| form != Form::Dense);
+    let factors = if has_factors {
+        format!(", factors in {}", plan.factor_type)
+    } else {
+        String::new()
+    };
+    say!("\nmethod {}{factors}", shorten(&plan.method));
     if let Some(c) = &manifest.provenance.calibration {
         say!(
             "calibrated on {} tokens in windows of {}, gauge {}, text sha256 {}",
@@ -349,16 +278,21 @@ fn show_origin(manifest: &Manifest) {
         show_quality(quality);
     }
     if let Some(a) = &plan.allocation {
-        let optional = |what: &str, value: Option<String>| {
-            value.map_or_else(String::new, |v| format!("{what}{}", shorten(&v)))
-        };
-        say!(
-            "allocator {}{}{}{}",
-            shorten(&a.allocator),
-            optional(", ", a.budget.clone()),
-            optional(", rank floor ", a.rank_floor.clone()),
-            optional(", rank cap ", a.rank_cap.map(|cap| cap.to_string())),
-        );
+        // It divides ranks.
+        let allocator = has_factors.then(|| format!("allocator {}", shorten(&a.allocator)));
+        let budget = a.budget.as_ref();
+        let parts = [
+            allocator,
+            budget.map(|budget| format!("requested {}", shorten(budget))),
+            a.rank_floor
+                .as_ref()
+                .map(|floor| format!("rank floor {}", shorten(floor))),
+            a.rank_cap.map(|cap| format!("rank cap {cap}")),
+        ];
+        let parts: Vec<String> = parts.into_iter().flatten().collect();
+        if !parts.is_empty() {
+            say!("{}", parts.join(", "));
+        }
         for note in &a.notes {
             say!("  note: {}", shorten_message(note));
         }
