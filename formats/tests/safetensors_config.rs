@@ -357,7 +357,7 @@ fn output_is_tied_as_configured() {
     let output = "lm_head.weight";
     let mut model = small("llama");
     model.remove(output);
-    assert!(matches!(model.refused(), BindError::MissingTensor { tensor } if tensor == output));
+    assert!(matches!(model.refused(), BindError::MissingTensor { tensor, .. } if tensor == output));
     model.with(json!({"tie_word_embeddings": true}));
     let (_, tied) = model.bind().unwrap();
     assert!(tied.iter().all(|t| t.role != Role::Output));

@@ -433,7 +433,7 @@ fn mismatched_tensor_is_named_with_its_file() {
     other.remove(name);
     other.write_sharded(folder.path());
     match not_bound(folder.path(), "") {
-        BindError::MissingTensor { tensor } => assert_eq!(tensor, name),
+        BindError::MissingTensor { tensor, .. } => assert_eq!(tensor, name),
         other => panic!("{other}"),
     }
 

@@ -115,7 +115,7 @@ pub(super) fn notes(
         );
     }
     if matches!(file.embedded_source(), Ok(Some(_))) {
-        let note = "the weights of the source that lie in the artifact are left out";
+        let note = "the source's weights in the artifact are left out";
         notes.push(note.to_owned());
     }
     if let Err(error) = &file.vocabulary {

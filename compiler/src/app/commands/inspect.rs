@@ -354,7 +354,7 @@ fn show_source(artifact: &Htz) {
     };
     let shared = source.tensors.iter().filter(|tensor| tensor.shared).count();
     say!(
-        "\nthe weights of its source lie in it: {} beside the {} of the compressed part, which sizes and bits are of; {shared} of {} tensors are stored once for both",
+        "\ncontains its source's weights: {} besides the {} of the compressed part, to which sizes and bits refer; both share {shared} of {} tensors",
         format_bytes(artifact.manifest().source_bytes()),
         format_bytes(artifact.bytes_without_source()),
         source.tensors.len(),
