@@ -186,7 +186,13 @@ fn every_missing_tensor_is_named() {
     for at in 0..model_tensors().len() {
         let name = model_tensors()[at].0.clone();
         let error = bound_after(|tensors| drop(tensors.remove(at))).unwrap_err();
-        assert_eq!(error, BindError::MissingTensor { tensor: name, remedy: Remedy::Gguf });
+        assert_eq!(
+            error,
+            BindError::MissingTensor {
+                tensor: name,
+                remedy: Remedy::Gguf
+            }
+        );
     }
 }
 

@@ -13,7 +13,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::output::{OutputTensor, Outputs};
-use crate::system::show::format_bytes;
+use crate::system::show::{format_bytes, format_count};
 
 /// Report of an export.
 #[derive(Clone, Debug, JsonSchema, Serialize)]
@@ -97,14 +97,16 @@ pub(super) fn notes(
     }
     for (dtype, count) in others {
         notes.push(format!(
-            "{count} matrices have rows that are no whole number of blocks of {asked}, and are {dtype}"
+            "{} with rows that are no whole number of blocks of {asked}: stored as {dtype}",
+            format_count(count, "matrix")
         ));
     }
     let zeros = outputs.model.iter().filter(encoded);
     match zeros.filter(|output| output.is_zero()).count() {
         0 => {}
         count => notes.push(format!(
-            "{count} matrices are zeros in the base, which is no model without the adapter: llama-cli -m BASE --lora ADAPTER"
+            "{} of zeros in the base, which is no model without the adapter: llama-cli -m BASE --lora ADAPTER",
+            format_count(count, "matrix")
         )),
     }
     let mut tensors = file.tensors.iter();

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::{BeforeAfter, percent, rms_and_largest};
 use crate::options::{Effort, PlanOptions};
 use crate::plan::{Budget, Method, Plan, PlanRequest, UnitPlan};
-use crate::system::show::format_bytes;
+use crate::system::show::{format_bytes, format_count};
 use crate::unit::{kv_bases, stored_tensors};
 
 /// Figures of a plan; with errors after the measurement.
@@ -304,7 +304,8 @@ pub fn notes(plan: &PlanRecord) -> Vec<String> {
     said.into_iter()
         .map(|(note, projections, count)| {
             let names: Vec<_> = projections.iter().map(|s| s.name()).collect();
-            format!("{} ({count} projections): {note}", names.join(", "))
+            let count = format_count(count, "projection");
+            format!("{} ({count}): {note}", names.join(", "))
         })
         .chain(plan.matrices.iter().filter_map(|matrix| {
             let note = matrix.note.as_ref()?;

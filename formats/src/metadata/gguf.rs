@@ -119,8 +119,8 @@ fn from_files(
         }
     }
     let config = object(files, CONFIG);
-    for key in config.keys() {
-        if !folder::is_stated(key) && key != "pad_token_id" {
+    for (key, value) in &config {
+        if !folder::is_stated(key) && key != "pad_token_id" && !value.is_null() {
             leave(CONFIG, key);
         }
     }
@@ -174,10 +174,11 @@ fn from_files(
 /// Returns the keys of a `tokenizer_config.json` or `special_tokens_map.json` that a GGUF states
 /// nowhere.
 fn keys_without_entry(object: &Object) -> impl Iterator<Item = &String> {
-    object.keys().filter(|key| {
+    let entries = object.iter().filter(|(key, value)| {
         let special = SPECIAL_TOKENS.iter().any(|(name, _)| name == key);
-        !special && key.as_str() != "chat_template" && !folder::is_stated(key)
-    })
+        !special && key.as_str() != "chat_template" && !folder::is_stated(key) && !value.is_null()
+    });
+    entries.map(|(key, _)| key)
 }
 
 /// Returns a sampling default as an entry of a GGUF.

@@ -220,16 +220,16 @@ fn show(result: &Evaluation, which: &str, model: &Path, reference: Option<&Path>
         format_count(result.context, "token")
     );
     say!(
-        "  perplexity, second half of each window   {:.4}{}  ({} tokens)",
+        "  perplexity, second half of each window   {:.4}{}  ({})",
         result.perplexity,
         error(result.stderr, 4),
-        result.tokens
+        format_count(result.tokens, "token")
     );
     say!(
-        "  perplexity, all positions                {:.4}{}  ({} tokens)",
+        "  perplexity, all positions                {:.4}{}  ({})",
         result.perplexity_all,
         error(result.stderr_all, 4),
-        result.tokens_all
+        format_count(result.tokens_all, "token")
     );
     if let (Some(d), Some(path)) = (&result.reference, reference) {
         say!("against {}", display_path(path));

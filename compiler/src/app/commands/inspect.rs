@@ -22,7 +22,7 @@ use super::{Failure, Opened, open_container, print_json};
 use crate::app::cli::FileArgs;
 use crate::app::terminal::{display_path, shorten_message};
 use crate::report::{active_fraction_table, notes};
-use crate::system::show::{format_bytes, format_interval};
+use crate::system::show::{format_bytes, format_count, format_interval};
 
 const MAX_TEXT_CHARS: usize = 120;
 
@@ -243,8 +243,8 @@ fn show_origin(manifest: &Manifest) {
     say!("\nmethod {}{factors}", shorten(&plan.method));
     if let Some(c) = &manifest.provenance.calibration {
         say!(
-            "calibrated on {} tokens in windows of {}, gauge {}, text sha256 {}",
-            c.tokens,
+            "calibrated on {} in windows of {}, gauge {}, text sha256 {}",
+            format_count(c.tokens, "token"),
             c.context,
             shorten(&c.gauge),
             c.text_sha256
@@ -265,8 +265,8 @@ fn show_origin(manifest: &Manifest) {
     }
     if let Some(t) = &manifest.provenance.tuning {
         say!(
-            "scales tuned in {} steps: KL divergence {:.5} -> {:.5} nats on held-out text",
-            t.steps,
+            "scales tuned in {}: KL divergence {:.5} -> {:.5} nats on held-out text",
+            format_count(t.steps, "step"),
             t.kl_before,
             t.kl_after
         );
@@ -404,10 +404,10 @@ fn show_quality(quality: &QualityRecord) {
         format_interval(ratio.interval, 4),
     );
     say!(
-        "  on {} windows of {} tokens that decided nothing, {} positions by {}, text sha256 {}",
-        quality.windows,
-        quality.context,
-        quality.tokens,
+        "  on {} of {} that decided nothing, {} by {}, text sha256 {}",
+        format_count(quality.windows, "window"),
+        format_count(quality.context, "token"),
+        format_count(quality.tokens, "position"),
         shorten(&quality.protocol),
         quality.text_sha256
     );
@@ -505,15 +505,15 @@ fn feed_forward(h: &HyperParameters) -> String {
 
 fn show_hyper(h: &HyperParameters) {
     say!(
-        "{}{}: {} layers, width {}, {} heads of {} ({} for keys and values), {}, vocabulary {}, context {}",
+        "{}{}: {}, width {}, {} of {} ({} for keys and values), {}, vocabulary {}, context {}",
         shorten(&h.architecture),
         h.name
             .as_deref()
             .map(|n| format!(" {}", shorten(n)))
             .unwrap_or_default(),
-        h.layers,
+        format_count(h.layers, "layer"),
         h.width,
-        h.heads,
+        format_count(h.heads, "head"),
         h.head_size,
         h.kv_heads,
         feed_forward(h),

@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::{Failure, InFile as _, Opened, open_container, print_json};
 use crate::app::cli::TokenizeArgs;
+use crate::system::show::format_count;
 use crate::system::text;
 
 #[derive(JsonSchema, Serialize)]
@@ -42,6 +43,6 @@ pub(super) fn execute(args: &TokenizeArgs) -> Result<(), Failure> {
         });
         say!("{}", lines.collect::<Vec<_>>().join("\n"));
     }
-    say!("{} tokens", tokens.len());
+    say!("{}", format_count(tokens.len(), "token"));
     Ok(())
 }
