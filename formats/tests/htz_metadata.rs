@@ -79,7 +79,7 @@ fn artifacts_of_version_2_1_are_reproduced() {
         let expected = [
             ("licence", "mit"),
             ("author", "Åsa"),
-            ("base model", "group/base"),
+            ("base_model", "group/base"),
         ];
         let expected: Vec<_> = match name {
             "gguf" => expected.to_vec(),

@@ -50,6 +50,7 @@ fn own() -> FolderFiles {
 fn entries_of_an_export_are_not_replaced() {
     let source = entries(&[
         ("general.architecture", text("other")),
+        ("general.alignment", Value::U32(64)),
         ("general.file_type", Value::U32(7)),
         ("general.quantization_version", Value::U32(1)),
         ("llama.context_length", Value::U32(1)),
@@ -73,6 +74,7 @@ fn entries_of_an_export_are_not_replaced() {
     ]));
     assert_eq!(made.entries, expected);
     let left_out = [
+        "general.alignment",
         "general.file_type",
         "llama.unknown",
         "quantize.imatrix.file",

@@ -150,8 +150,9 @@ impl<B: Deref<Target: Deref<Target = [u8]>>> Htz<B> {
     /// # Errors
     /// [`HtzError::Digest`], [`HtzError::Property`].
     pub fn source_metadata(&self) -> Result<Option<SourceMetadata>, HtzError> {
-        let mut names = [GGUF_METADATA, FOLDER_METADATA].into_iter();
-        let Some(entry) = names.find_map(|name| self.manifest.section(name)) else {
+        let names = [GGUF_METADATA, FOLDER_METADATA];
+        let mut sections = self.manifest.sections.iter();
+        let Some(entry) = sections.find(|entry| names.contains(&entry.name.as_str())) else {
             return Ok(None);
         };
         SourceMetadata::check_length(&entry.name, entry.decoded_length)?;

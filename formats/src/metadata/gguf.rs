@@ -7,7 +7,7 @@ use super::folder::{
     self, CONFIG, GENERATION_CONFIG, SPECIAL_TOKENS_MAP, TOKENIZER_CONFIG, named_templates,
 };
 use super::{Object, SourceMetadata, object};
-use crate::gguf::{Array, Value};
+use crate::gguf::{ALIGNMENT_KEY, Array, Value};
 use crate::vocab::{END_KEYS, Vocabulary};
 
 /// Sampling defaults: key of a `generation_config.json`, key of a GGUF, whether it is an integer.
@@ -38,8 +38,12 @@ pub(super) const TEMPLATE: &str = "tokenizer.chat_template.";
 /// Returns true for an entry that is only true of the source's file, as it says how its tensors
 /// are stored.
 pub(super) fn is_of_file(key: &str) -> bool {
-    matches!(key, "general.file_type" | "general.quantization_version")
-        || key.starts_with("quantize.")
+    let own = [
+        ALIGNMENT_KEY,
+        "general.file_type",
+        "general.quantization_version",
+    ];
+    own.contains(&key) || key.starts_with("quantize.") || key.starts_with("split.")
 }
 
 /// Entries of a GGUF.

@@ -89,7 +89,7 @@ impl SourceMetadata {
         Ok(SourceMetadata::Folder(files))
     }
 
-    /// Returns licence, author and base models of the source, with their names, if it states them.
+    /// Returns `licence`, `author` and `base_model` of the source, as far as it states them.
     pub fn summary(&self) -> Vec<(&'static str, String)> {
         let facts = match self {
             SourceMetadata::Gguf(entries) => card::facts_of_entries(entries),
@@ -100,7 +100,7 @@ impl SourceMetadata {
         [
             ("licence", facts.text("general.license")),
             ("author", facts.text("general.author")),
-            ("base model", Some(bases.join(", "))),
+            ("base_model", Some(bases.join(", "))),
         ]
         .into_iter()
         .filter_map(|(name, value)| Some((name, value.filter(|text| !text.is_empty())?)))

@@ -78,7 +78,7 @@ pub(super) struct ArtifactJson<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     source_bytes: Option<u64>,
     bits_per_weight: f64,
-    /// What the source states of itself: `licence`, `author`, `base model`.
+    /// What the source states of itself: `licence`, `author`, `base_model`.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     source_metadata: BTreeMap<&'static str, String>,
     #[serde(flatten)]
@@ -212,6 +212,7 @@ fn show_source_metadata(artifact: &Htz) {
     match artifact.source_metadata() {
         Ok(metadata) => {
             for (name, value) in metadata.iter().flat_map(SourceMetadata::summary) {
+                let name = name.replace('_', " ");
                 say!("{name} of the source: {}", shorten(&value));
             }
         }

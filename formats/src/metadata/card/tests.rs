@@ -39,6 +39,15 @@ fn cards_without_front_matter_have_no_facts() {
 }
 
 #[test]
+fn every_beginning_of_a_card_is_read() {
+    let whole = "---\nlicense: \"a\ntags: [a, 'b\n- \"c\n  x: |\n:\n- \n--- \n";
+    for end in 0..=whole.len() {
+        let _ = card(&whole[..end]);
+        let _ = card(&whole[end..]);
+    }
+}
+
+#[test]
 fn facts_survive_in_both_containers() {
     let facts = card(
         "---\nlicense: mit\nmodel_creator: \"Åsa: x\"\ntags:\n- a\nlanguage: en\n\

@@ -229,7 +229,7 @@ fn inspect_shows_licence_author_and_base_model() {
         }
         let json = htc!["inspect", &artifact, "--json"].run().json();
         assert_eq!(json["source_metadata"]["licence"], "mit");
-        assert_eq!(json["source_metadata"]["base model"], "group/base");
+        assert_eq!(json["source_metadata"]["base_model"], "group/base");
     }
 }
 
