@@ -148,6 +148,8 @@ fn files_of_a_folder_are_merged() {
     let source = folder(&[
         ("README.md", "---\nlicense: mit\n---\ntext\n"),
         ("NOTICE", "notice"),
+        ("../outside", "text"),
+        ("additional_chat_templates/../x.jinja", "text"),
         (
             "config.json",
             r#"{"model_type": "mistral", "rope_parameters": {"rope_theta": 1.0}, "pad_token_id": 3,
@@ -185,6 +187,8 @@ fn files_of_a_folder_are_merged() {
         "config.json: auto_map",
         "tokenizer_config.json: extra_special_tokens",
         "tokenizer_config.json: mask_token",
+        "../outside",
+        "additional_chat_templates/../x.jinja",
     ];
     assert_eq!(made.left_out, left_out);
 }

@@ -25,6 +25,21 @@ pub(super) const CONFIG_FILES: [&str; 4] = [
     SPECIAL_TOKENS_MAP,
 ];
 
+/// Texts that a model is published with.
+pub(super) const TEXT_FILES: [&str; 11] = [
+    README,
+    "LICENSE",
+    "LICENSE.md",
+    "LICENSE.txt",
+    "LICENCE",
+    "LICENCE.md",
+    "LICENCE.txt",
+    "NOTICE",
+    "NOTICE.md",
+    "NOTICE.txt",
+    "USE_POLICY.md",
+];
+
 /// Folder of further chat templates, a file each.
 pub(super) const TEMPLATES: &str = "additional_chat_templates";
 
@@ -234,9 +249,14 @@ fn from_files(
         }
     }
     put_templates(&mut files.tokenizer_config, templates);
-    let texts = source.iter().filter(|(name, _)| is_text(name));
-    let texts = texts.map(|(name, text)| (name.clone(), text.clone()));
-    files.texts.extend(texts);
+    for (name, text) in source.iter().filter(|(name, _)| is_text(name)) {
+        // A name of an artifact may be any path.
+        if TEXT_FILES.contains(&name.as_str()) {
+            files.texts.insert(name.clone(), text.clone());
+        } else {
+            files.left_out.push(name.clone());
+        }
+    }
     files
 }
 

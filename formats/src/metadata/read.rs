@@ -9,8 +9,7 @@ use std::path::Path;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::Value as Json;
 
-use super::card::README;
-use super::folder::{CONFIG_FILES, TEMPLATES, template_name};
+use super::folder::{CONFIG_FILES, TEMPLATES, TEXT_FILES, template_name};
 use super::{Object, SourceMetadata};
 use crate::bounded_json::{ValueCount, ValueSeed};
 use crate::escape::escape_truncated;
@@ -19,21 +18,6 @@ use crate::gguf::{ALIGNMENT_KEY, Contents, Value, Writer};
 use crate::limits::{MAX_METADATA_FILES, MAX_SOURCE_METADATA_BYTES, MAX_VALUES_OF_CONFIG};
 use crate::open;
 use crate::source::{Container, ModelFile};
-
-/// Texts that a model is published with, besides its card.
-const TEXT_FILES: [&str; 11] = [
-    README,
-    "LICENSE",
-    "LICENSE.md",
-    "LICENSE.txt",
-    "LICENCE",
-    "LICENCE.md",
-    "LICENCE.txt",
-    "NOTICE",
-    "NOTICE.md",
-    "NOTICE.txt",
-    "USE_POLICY.md",
-];
 
 /// Entries that an artifact states elsewhere: in its vocabulary, or in its tensors.
 const STATED: [&str; 8] = [
