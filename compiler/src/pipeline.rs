@@ -90,6 +90,7 @@ fn with_context<T>(
 ) -> Result<T, CompileError> {
     // Before the first long read.
     let source = CheckedSource::open(options)?;
+    source.report_omitted_metadata(progress);
     let elastic = ElasticRequest::from_options(options, source.file())?;
     let elastic = elastic.as_ref();
     let options = elastic.map_or(options, |elastic| &elastic.bases);

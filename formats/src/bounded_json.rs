@@ -24,8 +24,7 @@ pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
     deserializer: D,
     limit: usize,
 ) -> Result<Value, D::Error> {
-    let mut count = ValueCount { limit, left: limit };
-    ValueSeed(&mut count).deserialize(deserializer)
+    ValueSeed(&mut ValueCount::new(limit)).deserialize(deserializer)
 }
 
 /// Deserialises a list of at most `LIMIT` items.
@@ -78,12 +77,20 @@ where
     }
 }
 
-struct ValueCount {
+/// Number of JSON values that may still be read.
+pub(crate) struct ValueCount {
     limit: usize,
     left: usize,
 }
 
-struct ValueSeed<'a>(&'a mut ValueCount);
+impl ValueCount {
+    pub(crate) fn new(limit: usize) -> ValueCount {
+        ValueCount { limit, left: limit }
+    }
+}
+
+/// Deserialises a value, which includes those in it, that the count allows.
+pub(crate) struct ValueSeed<'a>(pub(crate) &'a mut ValueCount);
 
 impl<'de> DeserializeSeed<'de> for ValueSeed<'_> {
     type Value = Value;

@@ -14,9 +14,11 @@ pub mod htz;
 pub mod learnt;
 pub mod limits;
 pub mod map;
+pub mod metadata;
 pub mod model;
 mod names;
 pub mod open;
+mod python_json;
 pub mod safetensors;
 #[cfg(feature = "schemas")]
 mod schemas;

@@ -92,3 +92,13 @@ pub const MAX_SPECIAL_BYTES: usize = 1 << 20;
 /// Maximum size of one special token in bytes; every one that begins at a position of a text is
 /// searched there.
 pub const MAX_SPECIAL_TOKEN_BYTES: usize = 256;
+
+/// Bytes of the metadata of a source in an artifact: 4 MiB.
+pub const MAX_SOURCE_METADATA_BYTES: u64 = 1 << 22;
+
+/// Files of a folder in the metadata of a source; those that are written have some ten.
+pub const MAX_METADATA_FILES: usize = 1 << 8;
+
+/// JSON values of a `config.json`, `generation_config.json` or `tokenizer_config.json` that an
+/// artifact keeps; published ones have some thousand.
+pub const MAX_VALUES_OF_CONFIG: usize = 1 << 16;

@@ -10,7 +10,7 @@ mod gguf_common;
 
 use gguf_common::{FFN, LAYERS, WIDTH, add_tensors, model_metadata, model_tensors};
 use htc_formats::DType;
-use htc_formats::architecture::{BindError, bind};
+use htc_formats::architecture::{BindError, Remedy, bind};
 use htc_formats::gguf::{Array, Contents, GgmlType, Gguf, GgufError, Value, Writer};
 use htc_formats::model::{Forward, HyperParameters, Part, ProjectionKind, Role};
 use htc_formats::source::{Container, ModelFile, SourceError};
@@ -186,7 +186,13 @@ fn every_missing_tensor_is_named() {
     for at in 0..model_tensors().len() {
         let name = model_tensors()[at].0.clone();
         let error = bound_after(|tensors| drop(tensors.remove(at))).unwrap_err();
-        assert_eq!(error, BindError::MissingTensor { tensor: name });
+        assert_eq!(
+            error,
+            BindError::MissingTensor {
+                tensor: name,
+                remedy: Remedy::Gguf
+            }
+        );
     }
 }
 
@@ -375,6 +381,7 @@ fn long_rope_requires_both_tensors() {
     ] {
         let expected = BindError::MissingTensor {
             tensor: missing.to_owned(),
+            remedy: Remedy::LongRope,
         };
         assert_eq!(without(left_out, kind).unwrap_err(), expected);
     }
@@ -478,7 +485,7 @@ fn errors_of_a_model_name_the_path() {
     );
     assert!(matches!(
         error,
-        SourceError::Bind { error: BindError::MissingTensor { tensor }, .. }
+        SourceError::Bind { error: BindError::MissingTensor { tensor, .. }, .. }
             if tensor == "token_embd.weight"
     ));
 }

@@ -8,8 +8,9 @@
 
 mod safetensors_common;
 
-use htc_formats::architecture::{BindError, Place};
+use htc_formats::architecture::{BindError, Place, WeightFile, bind_hugging_face};
 use htc_formats::model::{Activation, Forward, HyperParameters, Role, RopePairs, SlidingWindow};
+use htc_formats::safetensors::Contents;
 use safetensors_common::{
     FFN, HEAD, LAYERS, TOKENS, TYPES, WIDTH, computed, hyper, numbers, refused, refused_value,
     small,
@@ -357,7 +358,7 @@ fn output_is_tied_as_configured() {
     let output = "lm_head.weight";
     let mut model = small("llama");
     model.remove(output);
-    assert!(matches!(model.refused(), BindError::MissingTensor { tensor } if tensor == output));
+    assert!(matches!(model.refused(), BindError::MissingTensor { tensor, .. } if tensor == output));
     model.with(json!({"tie_word_embeddings": true}));
     let (_, tied) = model.bind().unwrap();
     assert!(tied.iter().all(|t| t.role != Role::Output));
@@ -454,6 +455,38 @@ fn biases_follow_the_configuration() {
         for model_type in ["gemma2", "gemma3_text"] {
             assert_eq!(refused_value(model_type, json!({key: true})).0, key);
             hyper(model_type, json!({key: null}));
+        }
+    }
+}
+
+#[test]
+fn numbers_that_are_not_finite_prevent_nothing_unless_they_are_used() {
+    let with = |keys: &str| {
+        let model = small("llama");
+        let config = model.config.to_string();
+        let config = format!("{}, {keys}}}", config.strip_suffix('}').unwrap());
+        let bytes = model.file(|_| true);
+        let contents = Contents::parse(&bytes).unwrap();
+        let file = WeightFile {
+            index: 0,
+            bytes: &bytes,
+            contents: &contents,
+        };
+        bind_hugging_face(config.as_bytes(), &[file])
+    };
+    let unused = with(r#""time_step_limit": [0.0, Infinity], "a": NaN, "b": {"c": -Infinity}"#);
+    assert_eq!(unused.unwrap().0, hyper("llama", json!({})));
+    for (number, key) in [
+        ("Infinity", "rope_theta"),
+        ("NaN", "rms_norm_eps"),
+        ("-Infinity", "hidden_size"),
+    ] {
+        let error = with(&format!("{key:?}: {number}")).unwrap_err();
+        match &error {
+            BindError::WrongKeyType {
+                key: named, found, ..
+            } => assert_eq!((named.as_str(), found.as_str()), (key, number)),
+            other => panic!("{other}"),
         }
     }
 }

@@ -67,6 +67,85 @@ fn not_bound(folder: &Path, file: &str) -> BindError {
 }
 
 #[test]
+fn shards_without_an_index_open_if_their_names_are_complete() {
+    let (folder, model, _) = sharded();
+    let indexed = ModelFile::open(folder.path()).unwrap();
+    fs::remove_file(folder.path().join("model.safetensors.index.json")).unwrap();
+    for path in [folder.path().to_owned(), folder.path().join(SECOND)] {
+        let opened = ModelFile::open(&path).unwrap();
+        assert_eq!(opened.container, indexed.container);
+        assert_eq!(opened.tensors.len(), model.tensors.len());
+        for tensor in &opened.tensors {
+            assert_eq!(opened.bytes(tensor), model.tensors[&tensor.name].bytes);
+        }
+    }
+    let third = fs::read(folder.path().join(THIRD)).unwrap();
+    fs::write(
+        folder.path().join(THIRD),
+        fs::read(folder.path().join(SECOND)).unwrap(),
+    )
+    .unwrap();
+    let error = refused(folder.path(), THIRD);
+    let is_double = matches!(&error, SafetensorsError::TwoShards { other, .. } if other == SECOND);
+    assert!(is_double, "{error}");
+    fs::remove_file(folder.path().join(THIRD)).unwrap();
+    assert_eq!(
+        refused(folder.path(), THIRD),
+        SafetensorsError::MissingNumberedShard
+    );
+    fs::write(folder.path().join(THIRD), third).unwrap();
+    fs::write(folder.path().join("model-00001-of-00002.safetensors"), "").unwrap();
+    let error = SafetensorsError::TwoSets {
+        first: 2,
+        second: 4,
+    };
+    assert_eq!(refused(folder.path(), ""), error);
+}
+
+#[test]
+fn files_that_are_no_shards_are_not_read() {
+    let folder = tempdir().unwrap();
+    small("llama").write_config(folder.path());
+    for name in [
+        "model-1-of-1.safetensors",
+        "model-00002-of-00001.safetensors",
+        "model-00000-of-00001.safetensors",
+        "model-00001-of-00001.bin",
+        "other-00001-of-00001.safetensors",
+    ] {
+        fs::write(folder.path().join(name), "x").unwrap();
+    }
+    assert_eq!(refused(folder.path(), ""), SafetensorsError::NoWeights);
+}
+
+#[test]
+fn missing_tensors_have_a_remedy() {
+    let folder = tempdir().unwrap();
+    let message = |name: &str, keys: Value| {
+        let mut model = small("llama");
+        if !name.is_empty() {
+            model.remove(name);
+        }
+        model.with(keys).write(folder.path());
+        not_bound(folder.path(), "").to_string()
+    };
+    assert_eq!(
+        message("lm_head.weight", json!({})),
+        "lm_head.weight is missing; if the head shares the embedding, set tie_word_embeddings to \
+         true in config.json"
+    );
+    let said = message("model.norm.weight", json!({}));
+    assert!(said.starts_with("model.norm.weight is missing; "), "{said}");
+    assert!(said.ends_with("download or save the model again"), "{said}");
+    let said = message("", json!({"attention_bias": true}));
+    assert!(said.contains("_proj.bias is missing"), "{said}");
+    assert!(
+        said.contains("set attention_bias to false in config.json"),
+        "{said}"
+    );
+}
+
+#[test]
 fn a_folder_opens_by_any_of_its_files() {
     let folder = tempdir().unwrap();
     let model = small("llama");
@@ -433,7 +512,7 @@ fn mismatched_tensor_is_named_with_its_file() {
     other.remove(name);
     other.write_sharded(folder.path());
     match not_bound(folder.path(), "") {
-        BindError::MissingTensor { tensor } => assert_eq!(tensor, name),
+        BindError::MissingTensor { tensor, .. } => assert_eq!(tensor, name),
         other => panic!("{other}"),
     }
 

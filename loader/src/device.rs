@@ -35,8 +35,10 @@ impl FromStr for DeviceChoice {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let unknown = || {
-            "a device is auto, cpu, cuda, cuda:N, cuda:GPU-IDENTIFIER, reference or emulated"
-                .to_owned()
+            format!(
+                "this build has the devices {}",
+                DeviceChoice::built().join(", ")
+            )
         };
         match text {
             "auto" => Ok(DeviceChoice::Auto),
@@ -229,6 +231,19 @@ impl<D: Device> Executor for GpuExecutor<D> {
 }
 
 impl DeviceChoice {
+    /// Returns the devices that this build has, as they are requested.
+    pub fn built() -> Vec<&'static str> {
+        let mut names = vec!["auto", "cpu"];
+        if cfg!(feature = "cuda") {
+            names.extend(["cuda", "cuda:N", "cuda:GPU-IDENTIFIER"]);
+        }
+        names.push("reference");
+        if cfg!(feature = "emulated") {
+            names.push("emulated");
+        }
+        names
+    }
+
     /// Runs `work` on the device. If [`DeviceChoice::Auto`] falls back to the CPU, `told` gets the
     /// reason, except for a build without GPU support.
     ///

@@ -117,7 +117,7 @@ pub enum ExecError {
     Truncate { requested: usize, found: usize },
     /// A block has not read the earlier positions.
     #[error(
-        "blocks {}..{} asked for behind positions that only blocks {}..{} have read; reset the session first",
+        "blocks {}..{} requested behind positions that only blocks {}..{} have read; reset the session first",
         requested.start, requested.end, read.start, read.end
     )]
     Blocks {
@@ -127,10 +127,10 @@ pub enum ExecError {
         read: Range<usize>,
     },
     /// The model has no such block.
-    #[error("block {layer} asked for, the model has {layers}")]
+    #[error("block {layer} requested, the model has {layers}")]
     Layer { layer: usize, layers: usize },
     /// The last batch has no such rows of logits.
-    #[error("logits of rows {start}..{end} asked for, the last batch has {rows}")]
+    #[error("logits of rows {start}..{end} requested, the last batch has {rows}")]
     Rows {
         /// First row.
         start: usize,

@@ -1,5 +1,6 @@
 //! Text output of an analysis.
 
+use crate::system::show::format_count;
 use std::collections::BTreeSet;
 use std::fmt::{self, Write as _};
 
@@ -17,12 +18,12 @@ impl fmt::Display for Analysis {
         let shape = &self.shape;
         writeln!(
             f,
-            "{}: {}, {} layers of width {}, {} heads on {} of {} numbers, feed-forward {}",
+            "{}: {}, {} of width {}, {} on {} of {} numbers, feed-forward {}",
             escape(&self.model),
             escape(&shape.architecture),
-            shape.layers,
+            format_count(shape.layers, "layer"),
             shape.width,
-            shape.heads,
+            format_count(shape.heads, "head"),
             shape.kv_heads,
             shape.head_size,
             shape.ffn
@@ -36,8 +37,10 @@ impl fmt::Display for Analysis {
         };
         writeln!(
             f,
-            "residual stream, on {}: {} tokens in windows of {}",
-            calibration.text, calibration.tokens, calibration.context
+            "residual stream, on {}: {} in windows of {}",
+            calibration.text,
+            format_count(calibration.tokens, "token"),
+            calibration.context
         )?;
         self.write_depth(f)?;
         self.write_tokens(f)?;

@@ -5,7 +5,7 @@ use std::fmt;
 use super::gates::Outcome;
 use super::record::{EnergyQuantities, ModelRecord, PerJoule, Phase, Quantity, Record};
 use super::statistics::{Comparison, Spread};
-use crate::system::show::{format_bytes, format_interval};
+use crate::system::show::{format_bytes, format_count, format_interval};
 
 impl fmt::Display for ModelRecord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -32,14 +32,16 @@ impl fmt::Display for Record {
         }
         writeln!(
             f,
-            "{} {}, {} threads, {} warm-up, KV cache {}, {}, on {}",
-            self.pairs.len(),
-            if self.baseline.is_some() {
-                "pairs"
-            } else {
-                "runs"
-            },
-            conditions.threads,
+            "{}, {}, {} warm-up, KV cache {}, {}, on {}",
+            format_count(
+                self.pairs.len(),
+                if self.baseline.is_some() {
+                    "pair"
+                } else {
+                    "run"
+                },
+            ),
+            format_count(conditions.threads, "thread"),
             conditions.warm_up,
             conditions.kv_type,
             conditions
@@ -82,8 +84,8 @@ impl fmt::Display for Record {
         {
             writeln!(
                 f,
-                "perplexity over the baseline's, all positions of {} windows of {}: {:.4}{}",
-                quality.evaluation.chunks,
+                "perplexity over the baseline's, all positions of {} of {}: {:.4}{}",
+                format_count(quality.evaluation.chunks, "window"),
                 quality.text,
                 found.perplexity_ratio_all,
                 format_interval(found.perplexity_ratio_all_interval, 4)

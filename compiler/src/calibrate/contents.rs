@@ -8,18 +8,26 @@ use super::shipped::{ShippedPart, shipped_digest, shipped_text};
 use crate::options::TextSource;
 use crate::system::text;
 
-/// Returns a text as one model reads it, the digest of the complete text, and the names of the
-/// skipped parts of the shipped text.
-pub(super) fn read(
-    source: &TextSource,
-    tokenizer: &Tokenizer,
-) -> Result<(String, Digest, Vec<String>), PassError> {
-    let mut left_out = Vec::new();
+/// A text as one model reads it.
+pub(super) struct Contents {
+    pub text: String,
+    /// Digest of the complete text.
+    pub sha256: Digest,
+    /// Names of the skipped parts of the shipped text.
+    pub left_out: Vec<String>,
+    /// Remarks on the file.
+    pub remarks: Vec<String>,
+}
+
+/// Returns a text as one model reads it.
+pub(super) fn read(source: &TextSource, tokenizer: &Tokenizer) -> Result<Contents, PassError> {
+    let (mut left_out, mut remarks) = (Vec::new(), Vec::new());
     let (text, sha256) = match source {
         TextSource::File(path) => {
-            let text = text::read(path)?;
-            let sha256 = Digest::of_bytes(text.as_bytes());
-            (text, sha256)
+            let corpus = text::read_corpus(path)?;
+            remarks = corpus.remarks;
+            let sha256 = Digest::of_bytes(corpus.text.as_bytes());
+            (corpus.text, sha256)
         }
         TextSource::Shipped => {
             let text = shipped_text(|part| {
@@ -32,7 +40,12 @@ pub(super) fn read(
             (text, shipped_digest())
         }
     };
-    Ok((text, sha256, left_out))
+    Ok(Contents {
+        text,
+        sha256,
+        left_out,
+        remarks,
+    })
 }
 
 /// At most three tokens per two characters: otherwise the script is encoded as bytes, which the

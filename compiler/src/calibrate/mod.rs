@@ -232,7 +232,11 @@ pub fn calibrate(
         texts,
         held_out,
         held_out_text,
+        remarks,
     } = CalibrationTexts::load(model, options)?;
+    for remark in &remarks {
+        watch.report(Event::Note(remark));
+    }
     texts.iter().for_each(|text| text.note_skipped_parts(watch));
     let context = options.window_size(hyper.context);
     if context != options.context.unwrap_or(DEFAULT_CONTEXT) {
@@ -329,6 +333,8 @@ struct CalibrationTexts {
     texts: Vec<CalibratedText>,
     held_out: Option<HeldOut>,
     held_out_text: Option<Digest>,
+    /// Remarks on the files.
+    remarks: Vec<String>,
 }
 
 impl CalibrationTexts {
@@ -344,8 +350,11 @@ impl CalibrationTexts {
             })
         };
         let (mut parts, mut texts, mut held_out) = (Vec::new(), Vec::new(), Vec::new());
+        let mut remarks = Vec::new();
         for CalibrationText { source, weight } in &options.texts {
-            let (text, sha256, left_out) = contents::read(source, &tokenizer)?;
+            let contents = contents::read(source, &tokenizer)?;
+            let text = contents.text;
+            remarks.extend(contents.remarks);
             let used = match &options.held_out {
                 Some(_) => windows(source, &text, Some(most))?,
                 None => {
@@ -356,24 +365,26 @@ impl CalibrationTexts {
             };
             texts.push(CalibratedText {
                 name: source.name(),
-                sha256,
+                sha256: contents.sha256,
                 tokens: used.tokens(),
                 weight: *weight,
-                left_out,
+                left_out: contents.left_out,
             });
             parts.push((used, *weight));
         }
         let mut held_out_text = None;
         if let Some(path) = &options.held_out {
-            let text = text::read(path)?;
-            held_out_text = Some(Digest::of_bytes(text.as_bytes()));
-            held_out.push(windows(&path.into(), &text, Some(MAX_HELD_OUT))?);
+            let corpus = text::read_corpus(path)?;
+            remarks.extend(corpus.remarks);
+            held_out_text = Some(Digest::of_bytes(corpus.text.as_bytes()));
+            held_out.push(windows(&path.into(), &corpus.text, Some(MAX_HELD_OUT))?);
         }
         Ok(CalibrationTexts {
             text: WeightedWindows::new(parts).ok_or(PassError::NoText)?,
             texts,
             held_out: HeldOut::new(held_out),
             held_out_text,
+            remarks,
         })
     }
 }

@@ -31,6 +31,7 @@ use crate::plan::Plan;
 use crate::planner::Planner;
 use crate::profile::reads_activations;
 use crate::system::clock::StageClock;
+use crate::system::show::format_count;
 use crate::tune::Tuning;
 pub use bench::Trial;
 use bench::{Candidate, CandidateEvaluator};
@@ -295,6 +296,7 @@ pub fn limit_exceeded_note(limit: QualityLimit, quality: Option<&Evaluation>) ->
     let windows = quality.map_or(0, |quality| quality.chunks);
     format!(
         "{limit} holds where it was searched, and not with the upper end of the 95 % interval on \
-         the {windows} windows that decided nothing; on more held-out text both are surer"
+         {} that decided nothing; on more held-out text both are surer",
+        format_count(windows, "window")
     )
 }

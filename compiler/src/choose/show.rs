@@ -4,23 +4,23 @@ use std::fmt;
 
 use super::Trial;
 use crate::options::{GaugeKind, QualityLimit};
-use crate::system::show::{format_bytes, format_interval};
+use crate::system::show::{format_bytes, format_count, format_interval};
 
 pub(crate) fn show_trials(
     f: &mut fmt::Formatter<'_>,
     trials: &[Trial],
     limit: Option<QualityLimit>,
 ) -> fmt::Result {
-    let count = trials.len();
+    let count = format_count(trials.len(), "candidate");
     match limit {
         _ if trials.is_empty() => return Ok(()),
         None => writeln!(
             f,
-            "  chosen      of {count} candidates, by the KL divergence on held-out text:"
+            "  chosen      of {count}, by the KL divergence on held-out text:"
         )?,
         Some(limit) => writeln!(
             f,
-            "  chosen      of {count} candidates, as the smallest that holds {limit} on held-out text with the upper end of its 95 % interval:"
+            "  chosen      of {count}, as the smallest that holds {limit} on held-out text with the upper end of its 95 % interval:"
         )?,
     }
     let parts = trials.iter().filter_map(|trial| trial.shrinkage);
@@ -55,7 +55,7 @@ pub(crate) fn show_trials(
                         "codes and factors".to_owned()
                     }
                     (0, None) => "a type for each".to_owned(),
-                    (steps, _) => format!("the same, {steps} steps"),
+                    (steps, _) => format!("the same, {}", format_count(steps, "step")),
                 },
                 format_bytes(trial.bytes),
                 ratio,

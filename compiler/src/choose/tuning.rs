@@ -51,6 +51,7 @@ impl CandidateEvaluator<'_> {
             ..trial
         });
         if gained {
+            self.record_tuning(&better, course.kept, &course)?;
             candidate.distance = distance;
             candidate.trial = trial;
             Ok((better, Some(course)))
@@ -70,9 +71,10 @@ impl CandidateEvaluator<'_> {
         windows: &Windows,
     ) -> Result<(Option<BuiltArtifact>, Option<Tuning>), TrialError> {
         let limit = self.selection.request.limit;
+        let steps_before = before.map_or(0, |course| course.kept);
         let bases = TunedBases {
             built: of_bases,
-            steps: before.map_or(0, |course| course.kept),
+            steps: steps_before,
         };
         let found = self.run_tuning(built, Some(bases), windows)?;
         let Some((mut course, better)) = found else {
@@ -98,6 +100,7 @@ impl CandidateEvaluator<'_> {
             && after.kl < course.kl_before
             && bases(&better)? <= MAX_BASE_LOSS_RATIO * bases(built)?
         {
+            self.record_tuning(&better, steps_before + course.kept, &course)?;
             return Ok((Some(better), Some(course)));
         }
         course.kept = 0;
@@ -153,6 +156,21 @@ impl CandidateEvaluator<'_> {
             }
             better => Ok(Some((course, Some(better?)))),
         }
+    }
+
+    /// Writes what was measured by executing the artifact in place of what the descent measured.
+    fn record_tuning(
+        &self,
+        built: &BuiltArtifact,
+        steps: usize,
+        course: &Tuning,
+    ) -> Result<(), TrialError> {
+        let record = TuningRecord {
+            steps: steps as u64,
+            kl_before: course.kl_before.max(0.0),
+            kl_after: course.kl_after.unwrap_or(course.kl_before).max(0.0),
+        };
+        Ok(self.selection.builder.put_tuning(built.key, record)?)
     }
 
     pub(super) fn measure_built(

@@ -10,6 +10,7 @@ use std::path::Path;
 use htc_formats::DType;
 use htc_formats::architecture::HuggingFaceConfig;
 use htc_formats::folder::{Folder, TemporaryFolder};
+use htc_formats::metadata::{FolderFiles, SourceMetadata};
 use htc_formats::model::RopePairs;
 use htc_formats::safetensors::{CONFIG, INDEX};
 use htc_formats::source::ModelFile;
@@ -19,7 +20,7 @@ use serde_json::{Map, Value, json};
 
 use super::output::OutputTensor;
 use super::produce::Producer;
-use super::{ExportError, check};
+use super::{ExportError, check, gguf};
 use crate::event::Event;
 use crate::system::disk;
 use crate::system::error::FileError;
@@ -30,7 +31,8 @@ const MAX_SHARD_BYTES: u64 = 4 << 30;
 pub(super) struct ModelFolder<'a> {
     pub path: &'a Path,
     pub overwrite: bool,
-    pub config: &'a HuggingFaceConfig,
+    /// All files but the weights and their index, by name.
+    pub files: &'a [(String, Vec<u8>)],
     pub outputs: &'a [OutputTensor<'a>],
 }
 
@@ -65,7 +67,52 @@ pub(super) fn check_destination(path: &Path, overwrite: bool) -> Result<(), Expo
 fn is_export_file(name: &OsStr) -> bool {
     let name = name.to_string_lossy();
     let weights = name.starts_with("model") && name.ends_with(".safetensors");
-    weights || name == INDEX || HuggingFaceFiles::NAMES.contains(&&*name)
+    let mut metadata = SourceMetadata::file_names();
+    let is_metadata = metadata.any(|file| file == name);
+    weights || name == INDEX || HuggingFaceFiles::NAMES.contains(&&*name) || is_metadata
+}
+
+/// Returns configuration, tokenizer and texts of the exported folder by name, and the metadata of
+/// the source that they do not have.
+pub(super) fn files(
+    model: &ModelFile,
+    config: &HuggingFaceConfig,
+    metadata: Option<&SourceMetadata>,
+) -> Result<(Vec<(String, Vec<u8>)>, Vec<String>), ExportError> {
+    let vocabulary = model.vocabulary.as_ref().ok();
+    let context = model.hyper.context;
+    let tokenizer = vocabulary.map(|known| HuggingFaceFiles::from_vocabulary(known, context));
+    let tokenizer = tokenizer.unwrap_or_default();
+    let object = |bytes: Option<&Vec<u8>>| {
+        let object = bytes.map(|bytes| serde_json::from_slice(bytes)).transpose();
+        object.map_err(|error| ExportError::Reopened(error.to_string()))
+    };
+    let own = FolderFiles {
+        config: config.json.clone(),
+        generation_config: object(tokenizer.generation_config.as_ref())?.unwrap_or_default(),
+        tokenizer_config: object(tokenizer.tokenizer_config.as_ref())?.unwrap_or_default(),
+        ..FolderFiles::default()
+    };
+    let all = match metadata {
+        Some(metadata) => {
+            let stated = gguf::model_metadata(model).unwrap_or_default();
+            let stated: Vec<String> = stated.into_iter().map(|(key, _)| key).collect();
+            metadata.to_folder(own, vocabulary, &stated)
+        }
+        None => own,
+    };
+    let mut files = vec![(CONFIG.to_owned(), pretty(&all.config).into_bytes())];
+    for (name, bytes) in tokenizer.names_and_contents() {
+        let bytes = match name {
+            "generation_config.json" => pretty(&all.generation_config).into_bytes(),
+            "tokenizer_config.json" => pretty(&all.tokenizer_config).into_bytes(),
+            _ => bytes.to_vec(),
+        };
+        files.push((name.to_owned(), bytes));
+    }
+    let texts = all.texts.into_iter();
+    files.extend(texts.map(|(name, text)| (name, text.into_bytes())));
+    Ok((files, all.left_out))
 }
 
 impl ModelFolder<'_> {
@@ -77,9 +124,6 @@ impl ModelFolder<'_> {
     /// Writes a temporary folder, checks it, and renames it.
     pub fn write(&self, producer: &Producer<'_>, model: &ModelFile) -> Result<(), ExportError> {
         let failed = FileError::write(self.path);
-        let vocabulary = model.vocabulary.as_ref().ok();
-        let context = model.hyper.context;
-        let files = vocabulary.map(|known| HuggingFaceFiles::from_vocabulary(known, context));
         producer.watch.check_cancelled()?;
         let (parent, name) = Folder::parent_of(self.path).map_err(&failed)?;
         let fresh = parent.temporary_folder().map_err(&failed)?;
@@ -87,8 +131,7 @@ impl ModelFolder<'_> {
             let to = OsStr::new(name);
             disk::write_in(fresh.folder(), to, false, |to| to.write_all(bytes)).map_err(&failed)
         };
-        put(CONFIG, pretty(&self.config.json).as_bytes())?;
-        for (name, bytes) in files.iter().flat_map(HuggingFaceFiles::names_and_contents) {
+        for (name, bytes) in self.files {
             put(name, bytes)?;
         }
         let index = self.weights(&fresh, producer)?;

@@ -29,6 +29,7 @@ pub(super) struct GgufFile<'a> {
     pub outputs: &'a [OutputTensor<'a>],
 }
 
+/// Returns the entries that state a model's hyper-parameters and vocabulary.
 pub(super) fn model_metadata(file: &ModelFile) -> Result<Vec<(String, Value)>, ExportError> {
     let mut entries = architecture::gguf_metadata(&file.hyper)?;
     entries.push((

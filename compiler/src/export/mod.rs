@@ -22,6 +22,7 @@ use std::path::{Path, PathBuf};
 use htc_formats::DType;
 use htc_formats::architecture::{ConfigFacts, HuggingFaceConfig, Naming, gguf_rope_pairs};
 use htc_formats::htz::{Htz, HtzWriter};
+use htc_formats::metadata::{GgufEntries, SourceMetadata};
 use htc_formats::model::{MatrixId, ProjectionKind, Role, RopePairs};
 use htc_formats::source::ModelFile;
 
@@ -76,9 +77,11 @@ pub enum ExportTarget {
 pub fn export(options: &ExportOptions, watch: Progress) -> Result<ExportReport, ExportError> {
     let artifact = Htz::open(&options.artifact)?;
     let file = ModelFile::from_htz(&artifact)?;
+    let metadata = artifact.source_metadata();
     let job = Job {
         options,
         file: &file,
+        metadata: metadata.map_err(|fault| fault.in_file(&options.artifact))?,
         producer: Producer {
             artifact: &artifact,
             threads: options.threads,
@@ -94,6 +97,8 @@ pub fn export(options: &ExportOptions, watch: Progress) -> Result<ExportReport, 
 struct Job<'a> {
     options: &'a ExportOptions,
     file: &'a ModelFile,
+    /// Metadata of the source, if the artifact holds them.
+    metadata: Option<SourceMetadata>,
     producer: Producer<'a>,
 }
 
@@ -124,7 +129,15 @@ impl Job<'_> {
             metadata,
             outputs,
         };
-        let model = of(path, gguf::model_metadata(file)?, &outputs.model);
+        let own = gguf::model_metadata(file)?;
+        let metadata = match &self.metadata {
+            Some(source) => source.to_gguf(own, file.vocabulary.as_ref().ok()),
+            None => GgufEntries {
+                entries: own,
+                left_out: Vec::new(),
+            },
+        };
+        let model = of(path, metadata.entries, &outputs.model);
         let adapter = lora.map(|lora| of(lora, gguf::adapter_metadata(file), &outputs.adapter));
         let lengths = (
             model.length()?,
@@ -142,7 +155,7 @@ impl Job<'_> {
             lora.zip(lengths.1)
                 .map(|(path, bytes)| written_file(path, bytes)),
         );
-        Ok(self.report(Naming::Gguf, &outputs, files))
+        Ok(self.report(Naming::Gguf, &outputs, files, &metadata.left_out))
     }
 
     fn safetensors(&self, path: &Path) -> Result<ExportReport, ExportError> {
@@ -166,17 +179,18 @@ impl Job<'_> {
             lora: false,
         };
         let outputs = output::outputs(file, &wanted)?;
+        let (files, left_out) = folder::files(file, &config, self.metadata.as_ref())?;
         let folder = ModelFolder {
             path,
             overwrite: options.overwrite,
-            config: &config,
+            files: &files,
             outputs: &outputs.model,
         };
         self.check_disk_space(path, folder.length())?;
         self.begin(&outputs);
         folder.write(&self.producer, file)?;
         let files = vec![written_file(path, folder.length())];
-        Ok(self.report(Naming::HuggingFace, &outputs, files))
+        Ok(self.report(Naming::HuggingFace, &outputs, files, &left_out))
     }
 
     fn config(&self) -> Result<HuggingFaceConfig, ExportError> {
@@ -260,7 +274,10 @@ impl Job<'_> {
         naming: Naming,
         outputs: &Outputs<'_>,
         files: Vec<OutputFile>,
+        left_out: &[String],
     ) -> ExportReport {
+        let mut notes = report::notes(self.file, outputs, naming, self.options.dtype);
+        notes.extend(report::metadata_note(self.metadata.as_ref(), left_out));
         ExportReport {
             artifact: file_name(&self.options.artifact),
             format: match naming {
@@ -270,7 +287,7 @@ impl Job<'_> {
             architecture: self.file.hyper.architecture.clone(),
             files,
             matrices: report::sums(outputs),
-            notes: report::notes(self.file, outputs, naming, self.options.dtype),
+            notes,
         }
     }
 }

@@ -5,13 +5,15 @@ use std::fmt;
 
 use htc_formats::DType;
 use htc_formats::architecture::{self, Naming};
+use htc_formats::escape::escape;
+use htc_formats::metadata::SourceMetadata;
 use htc_formats::model::Role;
 use htc_formats::source::ModelFile;
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::output::{OutputTensor, Outputs};
-use crate::system::show::format_bytes;
+use crate::system::show::{format_bytes, format_count};
 
 /// Report of an export.
 #[derive(Clone, Debug, JsonSchema, Serialize)]
@@ -95,14 +97,16 @@ pub(super) fn notes(
     }
     for (dtype, count) in others {
         notes.push(format!(
-            "{count} matrices have rows that are no whole number of blocks of {asked}, and are {dtype}"
+            "{} with rows that are no whole number of blocks of {asked}: stored as {dtype}",
+            format_count(count, "matrix")
         ));
     }
     let zeros = outputs.model.iter().filter(encoded);
     match zeros.filter(|output| output.is_zero()).count() {
         0 => {}
         count => notes.push(format!(
-            "{count} matrices are zeros in the base, which is no model without the adapter: llama-cli -m BASE --lora ADAPTER"
+            "{} of zeros in the base, which is no model without the adapter: llama-cli -m BASE --lora ADAPTER",
+            format_count(count, "matrix")
         )),
     }
     let mut tensors = file.tensors.iter();
@@ -113,7 +117,7 @@ pub(super) fn notes(
         );
     }
     if matches!(file.embedded_source(), Ok(Some(_))) {
-        let note = "the weights of the source that lie in the artifact are left out";
+        let note = "the source's weights in the artifact are left out";
         notes.push(note.to_owned());
     }
     if let Err(error) = &file.vocabulary {
@@ -123,6 +127,21 @@ pub(super) fn notes(
         notes.extend(gguf_notes(file));
     }
     notes
+}
+
+/// Returns the note on metadata of the source that the export does not have.
+pub(super) fn metadata_note(
+    metadata: Option<&SourceMetadata>,
+    left_out: &[String],
+) -> Option<String> {
+    if metadata.is_none() {
+        let note = "the artifact holds no metadata of its source, such as licence, author and \
+                    sampling defaults; compile the model again to have them";
+        return Some(note.to_owned());
+    }
+    let names = left_out.iter().map(|name| escape(name));
+    let names: Vec<_> = names.collect();
+    (!names.is_empty()).then(|| format!("metadata of the source left out: {}", names.join(", ")))
 }
 
 fn gguf_notes(file: &ModelFile) -> Vec<String> {

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 use htc_formats::htz::{
     ActiveFractionPoint, DepthSinkOrigin, DepthSinkRecord, Digest, HtzError, HtzWriter, Manifest,
-    PlanRecord, QualityRecord, Section, SpectrumRecord, TensorEntry,
+    PlanRecord, QualityRecord, Section, SpectrumRecord, TensorEntry, TuningRecord,
 };
 use htc_formats::model::Role;
 use htc_formats::source::ModelFile;
@@ -268,6 +268,13 @@ impl ArtifactBuilder<'_> {
     pub fn put_quality(&self, key: Digest, quality: Option<QualityRecord>) -> Result<(), HtzError> {
         let artifact = self.work.artifact(key);
         HtzWriter::write_quality(self.work.folder(), &artifact.complete_name(), quality)?;
+        self.record_complete(&artifact)
+    }
+
+    /// Writes the divergences before and after tuning into the complete artifact of a key.
+    pub fn put_tuning(&self, key: Digest, tuning: TuningRecord) -> Result<(), HtzError> {
+        let artifact = self.work.artifact(key);
+        HtzWriter::write_tuning(self.work.folder(), &artifact.complete_name(), tuning)?;
         self.record_complete(&artifact)
     }
 

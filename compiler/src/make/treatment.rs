@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::math::random_coverage;
 use crate::plan::{UnitMatrix, UnitPlan};
+use crate::system::show::format_count;
 use crate::unit::{Norm, UnitMeasurements};
 
 /// Measurements of a factorised projection.
@@ -199,8 +200,9 @@ impl TreatmentReport {
                 String::new()
             };
             lines.push(format!(
-                "axiom       tail energy {before:.4} -> {after:.4}{change} in the gauge's coordinates, {} layers, {iterations} iterations",
-                self.axiom.len()
+                "axiom       tail energy {before:.4} -> {after:.4}{change} in the gauge's coordinates, {}, {}",
+                format_count(self.axiom.len(), "layer"),
+                format_count(iterations, "iteration")
             ));
         }
         if !self.sinks.is_empty() {

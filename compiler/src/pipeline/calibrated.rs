@@ -134,7 +134,7 @@ impl<'a> CalibratedSource<'a> {
         let parts = ArtifactParts {
             source,
             calibration: self.calibration.as_ref(),
-            sections: self.checked.tokenizer(),
+            sections: self.checked.model_sections(),
             linear_algebra: context.device.algebra().name(),
         };
         let planner = Planner::compute(request.clone(), evidence, parts, context.options.limit)?;
@@ -175,7 +175,7 @@ impl<'a> CheckedRequest<'a> {
                     let parts = ArtifactParts {
                         source,
                         calibration: None,
-                        sections: checked.tokenizer(),
+                        sections: checked.model_sections(),
                         linear_algebra: context.device.algebra().name(),
                     };
                     parts.check_size(&request)?;

@@ -16,7 +16,7 @@ use crate::plan::{self, Budget, Method, Plan, PlanError, Refinement};
 use crate::planner::{Planner, to_file_budget};
 use crate::profile::{self, ProfileInputs};
 use crate::system::clock::Stage;
-use crate::system::show::format_bytes;
+use crate::system::show::{format_bytes, format_count};
 
 /// Iterations of planning residuals with the bytes left over by the iteration before.
 const MAX_ITERATIONS: usize = 4;
@@ -188,10 +188,10 @@ impl ElasticBuilder<'_> {
         };
         let whole: u64 = refinements.iter().map(|of| of.bytes).sum();
         chosen.notes.push(format!(
-            "bases of {} in {} that were asked for, and {} refinements of {}",
+            "bases of {} within the requested {}, and {} of {}",
             format_bytes(chosen.built.bytes),
             format_bytes(total),
-            refinements.len(),
+            format_count(refinements.len(), "refinement"),
             format_bytes(whole),
         ));
         let bases = std::mem::replace(&mut chosen.built, refined);

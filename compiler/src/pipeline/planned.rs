@@ -137,7 +137,7 @@ impl<'a> PlannedModel<'a> {
         let searched = searches.then(|| self.planner.plan_at(ESTIMATE_RATIO).ok());
         let searched = searched.flatten();
         let checked = self.calibrated.checked;
-        let vocabulary = checked.tokenizer().first();
+        let vocabulary = checked.model_sections().first();
         let inputs = EstimateInputs {
             source: checked.file(),
             plan: searched.as_ref().unwrap_or(self.planner.plan()),

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use htc_formats::htz::{Digest, HtzWriter, Section};
+use htc_formats::metadata::SourceMetadata;
 use htc_formats::source::{Container, ModelFile};
 use htc_formats::vocab::HuggingFaceFiles;
 
@@ -17,8 +18,13 @@ use crate::system::disk::is_same_file;
 #[derive(Debug)]
 pub struct CheckedSource {
     source: ModelFile,
-    /// The vocabulary, if the artifact stores one, then compiled GPU kernels.
+    /// The vocabulary, if the artifact stores one, and the metadata of the source, then compiled GPU
+    /// kernels.
     sections: Vec<Section>,
+    /// Number of sections before those of kernels.
+    model_sections: usize,
+    /// Metadata of the source that the artifact does not keep.
+    omitted_metadata: Vec<String>,
 }
 
 impl CheckedSource {
@@ -40,10 +46,11 @@ impl CheckedSource {
         {
             return Err(CompileError::NoSuchLayer { layer, layers });
         }
-        let mut sections = vec![tokenizer_section(&source)?];
         HtzWriter::check_destination(&options.output, options.overwrite)?;
-        sections.extend(kernels::section(&options.artifact.kernels)?);
-        Ok(CheckedSource { source, sections })
+        let mut checked = CheckedSource::with_model_sections(source)?;
+        let kernels = kernels::section(&options.artifact.kernels)?;
+        checked.sections.extend(kernels);
+        Ok(checked)
     }
 
     /// Checks an open source for [`plan`](super::plan), which writes no output.
@@ -52,12 +59,30 @@ impl CheckedSource {
             PlanSource::Compute { request, .. } => request.method == Method::Quantise,
             PlanSource::File(_) => false,
         };
-        let sections = if sizes_file || !options.limit.is_none() {
-            vec![tokenizer_section(&source)?]
-        } else {
-            Vec::new()
-        };
-        Ok(CheckedSource { source, sections })
+        if sizes_file || !options.limit.is_none() {
+            return CheckedSource::with_model_sections(source);
+        }
+        Ok(CheckedSource {
+            source,
+            sections: Vec::new(),
+            model_sections: 0,
+            omitted_metadata: Vec::new(),
+        })
+    }
+
+    /// Creates the sections of vocabulary and metadata.
+    fn with_model_sections(source: ModelFile) -> Result<Self, CompileError> {
+        let mut sections = vec![tokenizer_section(&source)?];
+        let read = SourceMetadata::read(&source);
+        if let Some(metadata) = read.metadata {
+            sections.push(metadata.section()?);
+        }
+        Ok(CheckedSource {
+            source,
+            model_sections: sections.len(),
+            sections,
+            omitted_metadata: read.omitted,
+        })
     }
 
     /// Returns the source.
@@ -65,14 +90,23 @@ impl CheckedSource {
         &self.source
     }
 
-    /// Returns the sections after the tensors: the vocabulary, and compiled GPU kernels.
+    /// Returns the sections after the tensors: vocabulary, metadata and compiled GPU kernels.
     pub(super) fn sections(&self) -> &[Section] {
         &self.sections
     }
 
-    /// Returns the section of the vocabulary, if there is one.
-    pub(super) fn tokenizer(&self) -> &[Section] {
-        self.sections.get(..1).unwrap_or_default()
+    /// Returns the sections that count in a size: vocabulary and metadata.
+    pub(super) fn model_sections(&self) -> &[Section] {
+        self.sections.get(..self.model_sections).unwrap_or_default()
+    }
+
+    /// Reports metadata of the source that the artifact does not keep.
+    pub(super) fn report_omitted_metadata(&self, watch: Progress) {
+        if !self.omitted_metadata.is_empty() {
+            let omitted = self.omitted_metadata.join(", ");
+            let said = format!("metadata of the source that the artifact does not keep: {omitted}");
+            watch.report(Event::Warning(&said));
+        }
     }
 }
 
@@ -126,11 +160,14 @@ pub fn open(input: &Path) -> Result<ModelFile, CompileError> {
     }
 }
 
-/// Returns the files of a source, and those from which its vocabulary may be read.
+/// Returns the files of a source, and those from which its vocabulary and metadata may be read.
 fn possible_files(source: &ModelFile) -> impl Iterator<Item = PathBuf> {
-    let vocabulary = HuggingFaceFiles::NAMES.map(|name| source.path.join(name));
+    let names = HuggingFaceFiles::NAMES.into_iter();
+    let others = SourceMetadata::file_names();
+    let others = others.filter(|name| !HuggingFaceFiles::NAMES.contains(name));
+    let in_folder = names.chain(others).map(|name| source.path.join(name));
     let files = source.files.iter().map(|file| file.path().to_owned());
-    files.chain(vocabulary)
+    files.chain(in_folder)
 }
 
 pub(super) fn source_files(source: &ModelFile) -> Vec<PathBuf> {
@@ -140,7 +177,7 @@ pub(super) fn source_files(source: &ModelFile) -> Vec<PathBuf> {
 }
 
 /// Returns true if a path leads to the source, to one of its files, or to one in its folder from
-/// which its vocabulary may be read.
+/// which its vocabulary or metadata may be read.
 pub(crate) fn is_source_file(source: &ModelFile, path: &Path) -> bool {
     let mut files = possible_files(source).chain([source.path.clone()]);
     files.any(|file| is_same_file(&file, path))

@@ -1,5 +1,6 @@
 //! Notes on matrices with padded column groups.
 
+use crate::system::show::format_count;
 use htc_formats::bands::GROUP_COLS;
 
 use super::form::MatrixForm;
@@ -51,10 +52,7 @@ fn padding_note(units: &[UnitPlan]) -> Option<String> {
     }
     let each = found.iter().map(|of| {
         let (names, cols) = (of.names.join(", "), of.cols);
-        let matrices = match of.count {
-            1 => "1 matrix".to_owned(),
-            count => format!("{count} matrices"),
-        };
+        let matrices = format_count(of.count, "matrix");
         let padding = cols.next_multiple_of(GROUP_COLS) - cols;
         format!("{names} ({matrices} of {cols} columns) by {padding}")
     });

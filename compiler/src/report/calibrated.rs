@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::calibrate::{CalibratedText, Calibration};
 use crate::make::TreatmentReport;
 use crate::options::GaugeKind;
+use crate::system::show::format_count;
 
 /// Calibration texts, and output errors on them.
 #[derive(Clone, Debug, JsonSchema, Serialize, Deserialize)]
@@ -105,12 +106,12 @@ impl fmt::Display for CalibrationReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "  calibrated  on {}: {} tokens in windows of {}, {} of {} layers from the cache; gauge {}",
+            "  calibrated  on {}: {} in windows of {}, {} of {} from the cache; gauge {}",
             escape(&self.text),
-            self.tokens,
+            format_count(self.tokens, "token"),
             self.context,
             self.found_layers,
-            self.layers,
+            format_count(self.layers, "layer"),
             self.gauge
         )?;
         for text in self.texts.iter().filter(|text| !text.left_out.is_empty()) {

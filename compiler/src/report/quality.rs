@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::choose::SelectedArtifact;
 use crate::measure::Evaluation;
 use crate::options::CalibrationOptions;
-use crate::system::show::{file_name, format_interval};
+use crate::system::show::{file_name, format_count, format_interval};
 
 /// Quality of the artifact on the test split.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
@@ -74,11 +74,14 @@ impl fmt::Display for Quality {
         }
         write!(
             f,
-            "\n              on {chunks} held-out windows of {} that decided nothing, {tokens} tokens",
-            escape(text)
+            "\n              on {} of {} that decided nothing, {}",
+            format_count(*chunks, "held-out window"),
+            escape(text),
+            format_count(*tokens, "token")
         )?;
         match chose {
             0 => Ok(()),
+            1 => write!(f, "; 1 other decided"),
             _ => write!(f, "; {chose} others decided"),
         }
     }

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::{BeforeAfter, percent, rms_and_largest};
 use crate::options::{Effort, PlanOptions, QualityLimit};
 use crate::plan::{Budget, Method, Plan, PlanRequest, UnitPlan};
-use crate::system::show::format_bytes;
+use crate::system::show::{format_bytes, format_count};
 use crate::unit::{kv_bases, stored_tensors};
 
 /// Figures of a plan; with errors after the measurement.
@@ -259,7 +259,7 @@ fn all_notes(plan: &Plan, record: &PlanRecord, ratio: f64) -> Vec<String> {
         && ratio > asked
     {
         said.push(format!(
-            "the ratio is {ratio:.3}, {asked} was asked for: projections were kept dense because their \
+            "the ratio is {ratio:.3}, {asked} was requested: projections were kept dense because their \
              factors would take more bytes; a smaller --ratio or --factor-type makes them pay"
         ));
     }
@@ -290,7 +290,8 @@ pub fn notes(plan: &PlanRecord) -> Vec<String> {
     said.into_iter()
         .map(|(note, projections, count)| {
             let names: Vec<_> = projections.iter().map(|s| s.name()).collect();
-            format!("{} ({count} projections): {note}", names.join(", "))
+            let count = format_count(count, "projection");
+            format!("{} ({count}): {note}", names.join(", "))
         })
         .chain(plan.matrices.iter().filter_map(|matrix| {
             let note = matrix.note.as_ref()?;
@@ -309,7 +310,7 @@ impl fmt::Display for Summary {
             percent(self.parameters.after, self.parameters.before),
             100.0 * self.ratio,
         )?;
-        writeln!(f, "  asked for   {}", self.asked)?;
+        writeln!(f, "  request     {}", self.asked)?;
         writeln!(f)?;
         let measured = self.projections.iter().any(|s| s.error.is_some());
         let of_errors = if measured {

@@ -21,10 +21,18 @@ pub fn format_bytes(bytes: u64) -> String {
     format!("{value:.1} TB")
 }
 
-/// Formats `1 layer` or `3 layers`.
-pub fn format_count(count: usize, noun: &str) -> String {
-    let plural = if count == 1 { "" } else { "s" };
-    format!("{count} {noun}{plural}")
+/// Formats `1 layer` or `3 layers`; also for nouns in -s, and for matrix and basis.
+pub fn format_count(count: impl TryInto<u64>, noun: &str) -> String {
+    let count = count.try_into().unwrap_or(u64::MAX);
+    if count == 1 {
+        return format!("{count} {noun}");
+    }
+    for (ending, plural) in [("matrix", "matrices"), ("basis", "bases"), ("s", "ses")] {
+        if let Some(stem) = noun.strip_suffix(ending) {
+            return format!("{count} {stem}{plural}");
+        }
+    }
+    format!("{count} {noun}s")
 }
 
 /// Formats ` (95 % interval 1.02 to 1.05)`; empty for `None`.

@@ -7,11 +7,14 @@ use std::path::Path;
 use htc_formats::open;
 
 use super::error::FileError;
+use super::show::{file_name, format_count};
 
 /// Maximum size of a text: 1 GiB.
 pub const MAX_TEXT: u64 = 1 << 30;
 
 const REMEDY: &str = "check the path";
+
+const BYTE_ORDER_MARK: char = '\u{feff}';
 
 /// Reads a file or a pipe of at most `most` bytes; `limit` says so, and `remedy` what to do about a
 /// file that cannot be read.
@@ -49,6 +52,40 @@ fn read_stream(
 /// [`FileError::Read`], [`FileError::TooLarge`] and [`FileError::NotUtf8`].
 pub fn read(path: &Path) -> Result<String, FileError> {
     read_from(open(path)?, path)
+}
+
+/// A text that is measured or calibrated on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Corpus {
+    /// The text without a byte order mark.
+    pub text: String,
+    /// Remarks on characters that editors hide.
+    pub remarks: Vec<String>,
+}
+
+/// Reads a text to measure or to calibrate on. A byte order mark at its beginning is removed, as it
+/// is not part of the text. Line ends are kept: models read CRLF as other tokens than LF.
+///
+/// # Errors
+/// As [`read`].
+pub fn read_corpus(path: &Path) -> Result<Corpus, FileError> {
+    let mut text = read(path)?;
+    let mut remarks = Vec::new();
+    let name = file_name(path);
+    if text.starts_with(BYTE_ORDER_MARK) {
+        text.drain(..BYTE_ORDER_MARK.len_utf8());
+        remarks.push(format!(
+            "{name}: removed the byte order mark at its beginning"
+        ));
+    }
+    match text.matches("\r\n").count() {
+        0 => {}
+        lines => remarks.push(format!(
+            "{name}: {} with CR LF, which the model reads as they are; if they should be LF, convert the text",
+            format_count(lines, "line")
+        )),
+    }
+    Ok(Corpus { text, remarks })
 }
 
 /// Opens a text: a file or a pipe.

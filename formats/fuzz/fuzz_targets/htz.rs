@@ -5,6 +5,7 @@
 #![no_main]
 
 use htc_formats::htz::{ALIGNMENT, Digest, FORMAT_MAJOR, HEADER_BYTES, Htz, MAGIC};
+use htc_formats::metadata::FolderFiles;
 use libfuzzer_sys::fuzz_target;
 
 fn use_it(file: &[u8]) {
@@ -23,7 +24,13 @@ fn use_it(file: &[u8]) {
         let (low, high) = found.interval.unwrap_or((0.0, f64::MAX));
         assert!(low <= found.value && found.value <= high);
     }
-    let _ = htz.vocabulary();
+    let vocabulary = htz.vocabulary().ok();
+    if let Ok(Some(metadata)) = htz.source_metadata() {
+        let _ = metadata.summary();
+        let _ = metadata.to_gguf(Vec::new(), vocabulary.as_ref());
+        let _ = metadata.to_folder(FolderFiles::default(), vocabulary.as_ref(), &[]);
+        let _ = metadata.section();
+    }
     let _ = htz.verify_all(|_| {});
 }
 

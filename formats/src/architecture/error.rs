@@ -1,7 +1,10 @@
 //! Errors of binding models.
 
+use std::fmt;
+
 use super::{SUPPORTED, hugging_face};
 use crate::CodecError;
+use crate::escape::escape_truncated;
 use crate::gguf::GgufError;
 use crate::model::HyperError;
 use crate::safetensors::SafetensorsError;
@@ -68,10 +71,13 @@ pub enum BindError {
         found: usize,
     },
     /// Missing tensor.
-    #[error(
-        "tensor {tensor:?} is missing; the model is incomplete (a vocabulary, or one file of several?)"
-    )]
-    MissingTensor { tensor: String },
+    #[error("{tensor} is missing; {remedy}", tensor = escape_truncated(tensor))]
+    MissingTensor {
+        /// Tensor name.
+        tensor: String,
+        /// What to do about it.
+        remedy: Remedy,
+    },
     /// A tensor shape that contradicts the hyper-parameters.
     #[error("tensor {tensor:?}: expected shape {expected:?}, found {found:?} (rows first)")]
     TensorShape {
@@ -196,6 +202,48 @@ pub enum BindError {
     },
 }
 
+/// What to do about a missing tensor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Remedy {
+    /// A GGUF is incomplete.
+    Gguf,
+    /// A folder is incomplete.
+    Folder,
+    /// A folder without a head does not say that the head shares the embedding.
+    Tie,
+    /// The configuration of a folder states biases.
+    Bias {
+        /// Key of the configuration.
+        key: &'static str,
+    },
+    /// A GGUF has only one of the two tensors of LongRoPE.
+    LongRope,
+}
+
+impl fmt::Display for Remedy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Remedy::Gguf => f.write_str(
+                "the file is a vocabulary, or was not converted completely; convert the model again",
+            ),
+            Remedy::Folder => {
+                f.write_str("the weights are incomplete; download or save the model again")
+            }
+            Remedy::Tie => f.write_str(
+                "if the head shares the embedding, set tie_word_embeddings to true in config.json",
+            ),
+            Remedy::Bias { key } => write!(
+                f,
+                "if the model has no such bias, set {key} to false in config.json, else download or \
+                 save it again"
+            ),
+            Remedy::LongRope => f.write_str(
+                "LongRoPE takes the factors of short and of long contexts; convert the model again",
+            ),
+        }
+    }
+}
+
 fn supported() -> String {
     let mut names: Vec<&str> = Vec::new();
     for architecture in SUPPORTED {
@@ -210,7 +258,7 @@ impl BindError {
     /// Returns the tensor concerned, if any.
     pub fn tensor(&self) -> Option<&str> {
         match self {
-            BindError::MissingTensor { tensor }
+            BindError::MissingTensor { tensor, .. }
             | BindError::TensorShape { tensor, .. }
             | BindError::UnexpectedTensors { tensor, .. }
             | BindError::Numbers { tensor, .. }

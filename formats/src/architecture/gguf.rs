@@ -6,7 +6,7 @@ use std::collections::HashMap;
 
 pub use write::{gguf_metadata, gguf_rope_pairs};
 
-use super::{Architecture, BindError, ContainerTensor, Sliding, check_layers};
+use super::{Architecture, BindError, ContainerTensor, Remedy, Sliding, check_layers};
 use crate::architecture::error::Result;
 use crate::gguf::{Array, Contents, FromValue, GgufError, TensorInfo, Value};
 use crate::model::{Experts, Forward, HyperParameters, LongRope, SlidingWindow};
@@ -133,6 +133,7 @@ fn vocabulary_rows(parts: &Parts<'_>) -> Result<usize> {
         Some((_, embedding)) => Ok(embedding.rows()),
         None => Err(BindError::MissingTensor {
             tensor: name.to_owned(),
+            remedy: Remedy::Gguf,
         }),
     }
 }
@@ -246,6 +247,7 @@ impl<'a> Keys<'a> {
         if let Some(missing) = LONG_ROPE_TENSORS.iter().find(|name| !has(name)) {
             return Err(BindError::MissingTensor {
                 tensor: (*missing).to_owned(),
+                remedy: Remedy::LongRope,
             });
         }
         Ok(Some(LongRope {

@@ -32,8 +32,8 @@ use crate::gguf::Contents;
 use crate::limits;
 use crate::model::{HyperError, HyperParameters, Part, ProjectionKind, Role};
 
-pub use error::BindError;
 use error::Result;
+pub use error::{BindError, Remedy};
 pub use gguf::{gguf_metadata, gguf_rope_pairs};
 pub use hugging_face::{ConfigFacts, HuggingFaceConfig, WeightFile, bind_hugging_face};
 use model_type::ModelType;
@@ -214,6 +214,10 @@ impl Architecture {
                 None if tensor.required => {
                     return Err(BindError::MissingTensor {
                         tensor: tensor.name,
+                        remedy: match naming {
+                            Naming::Gguf => Remedy::Gguf,
+                            Naming::HuggingFace => Remedy::Folder,
+                        },
                     });
                 }
                 None => {}

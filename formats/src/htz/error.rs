@@ -283,7 +283,7 @@ impl fmt::Display for Record {
 }
 
 impl Record {
-    pub(super) fn error(
+    pub(crate) fn error(
         &self,
         property: &'static str,
         expected: impl ToString,

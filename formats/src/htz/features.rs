@@ -1,7 +1,7 @@
 //! Features that an artifact requires of its readers.
 
-use super::layout::{Header, KERNELS};
-use super::manifest::TensorEntry;
+use super::layout::{FOLDER_METADATA, GGUF_METADATA, Header, KERNELS};
+use super::manifest::{Manifest, TensorEntry};
 use super::{HtzError, TOKENIZER};
 use crate::DType;
 use crate::bands::CodeLayout;
@@ -64,7 +64,14 @@ const EXPERTS: &str = "experts";
 /// Layer to probe chosen by the user (1.4).
 pub(super) const PROBE: &str = "probe";
 
-const KNOWN_SECTIONS: [&str; 2] = [TOKENIZER, KERNELS];
+const KNOWN_SECTIONS: [&str; 4] = [TOKENIZER, KERNELS, GGUF_METADATA, FOLDER_METADATA];
+
+/// Returns the smallest minor version that has all that a manifest uses.
+pub(super) fn minor_version(manifest: &Manifest) -> u16 {
+    let is_metadata = |name: &str| [GGUF_METADATA, FOLDER_METADATA].contains(&name);
+    let mut sections = manifest.sections.iter();
+    u16::from(sections.any(|entry| is_metadata(&entry.name)))
+}
 
 /// Checks that this build supports the features and sections that an artifact requires. Sections
 /// are given by name and requirement.

@@ -9,8 +9,8 @@ pub const MAGIC: [u8; 8] = *b"\x89HTZ\r\n\x1a\n";
 /// Major version that this crate writes. It reads this one and version 1.
 pub const FORMAT_MAJOR: u16 = 2;
 
-/// Minor version that this crate writes. Any minor version with known features is read.
-pub const FORMAT_MINOR: u16 = 0;
+/// Highest minor version that this crate writes. Any minor version with known features is read.
+pub const FORMAT_MINOR: u16 = 1;
 
 /// Size of the header.
 pub const HEADER_BYTES: usize = 128;
@@ -41,6 +41,12 @@ pub const TOKENIZER: &str = "tokenizer";
 /// Section with [`KernelCode`](super::KernelCode).
 pub const KERNELS: &str = "kernels";
 
+/// Section with the metadata of a GGUF source (2.1), as a GGUF without tensors.
+pub const GGUF_METADATA: &str = "metadata.gguf";
+
+/// Section with the metadata of a source folder (2.1), as a JSON object of texts by file name.
+pub const FOLDER_METADATA: &str = "metadata.folder";
+
 const DIGESTED_BYTES: usize = HEADER_BYTES - 32;
 
 const RESERVED_BYTES: usize = 24;
@@ -55,11 +61,11 @@ pub(super) struct Header {
 }
 
 impl Header {
-    /// Returns the bytes of the header, of the current format, whatever version `self` has.
+    /// Returns the bytes of the header, of the current major version, whatever `self` has.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
         wire::put_u16(&mut bytes, FORMAT_MAJOR);
-        wire::put_u16(&mut bytes, FORMAT_MINOR);
+        wire::put_u16(&mut bytes, self.minor);
         wire::put_u32(&mut bytes, HEADER_BYTES as u32);
         wire::put_u64(&mut bytes, HEADER_BYTES as u64);
         wire::put_u64(&mut bytes, self.manifest_length);

@@ -25,9 +25,9 @@ pub use error::{HtzError, Record};
 pub use geometry::{DepthSinkOrigin, DepthSinkRecord, GeometryRecord, SpectrumRecord};
 pub use kernel_code::{CodeFormat, CodeImage, GpuArchitecture, KernelCode};
 pub use layout::{
-    ALIGNMENT, FORMAT_MAJOR, FORMAT_MINOR, HEADER_BYTES, KERNELS, MAGIC, MAX_MANIFEST_1_BYTES,
-    MAX_MANIFEST_BYTES, MAX_SECTION_BYTES, MAX_SECTION_EXPANSION, TOKENIZER,
-    UNBOUNDED_EXPANSION_BYTES,
+    ALIGNMENT, FOLDER_METADATA, FORMAT_MAJOR, FORMAT_MINOR, GGUF_METADATA, HEADER_BYTES, KERNELS,
+    MAGIC, MAX_MANIFEST_1_BYTES, MAX_MANIFEST_BYTES, MAX_SECTION_BYTES, MAX_SECTION_EXPANSION,
+    TOKENIZER, UNBOUNDED_EXPANSION_BYTES,
 };
 pub use manifest::{
     AllocationRecord, BasisRecord, Budget, CalibrationRecord, Encoding, Manifest, MatrixRecord,

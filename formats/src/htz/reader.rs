@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer};
 
-use super::layout::{Header, KERNELS, TOKENIZER};
+use super::layout::{FOLDER_METADATA, GGUF_METADATA, Header, KERNELS, TOKENIZER};
 use super::{
     HtzError, KernelCode, Manifest, SectionEntry, TensorEntry, check, features, section, version_1,
 };
@@ -16,6 +16,7 @@ use crate::bounded_json;
 use crate::escape::escape_truncated;
 use crate::limits::MAX_TEXTS_OF_MANIFEST;
 use crate::map::MappedFile;
+use crate::metadata::SourceMetadata;
 use crate::vocab::{Vocabulary, VocabularyError};
 
 /// A validated artifact: its bytes and its manifest.
@@ -142,6 +143,20 @@ impl<B: Deref<Target: Deref<Target = [u8]>>> Htz<B> {
             return Ok(None);
         };
         section::parse_kernels(&self.section(entry)?).map(Some)
+    }
+
+    /// Returns the metadata of the source, if the artifact holds them.
+    ///
+    /// # Errors
+    /// [`HtzError::Digest`], [`HtzError::Property`].
+    pub fn source_metadata(&self) -> Result<Option<SourceMetadata>, HtzError> {
+        let names = [GGUF_METADATA, FOLDER_METADATA];
+        let mut sections = self.manifest.sections.iter();
+        let Some(entry) = sections.find(|entry| names.contains(&entry.name.as_str())) else {
+            return Ok(None);
+        };
+        SourceMetadata::check_length(&entry.name, entry.decoded_length)?;
+        SourceMetadata::parse(&entry.name, &self.section(entry)?).map(Some)
     }
 
     /// Compares a tensor of this artifact with its digest.

@@ -5,7 +5,7 @@ use std::io::Write as _;
 
 use super::layout::Header;
 use super::writer::{encode_head, io_error};
-use super::{ActiveFractionPoint, Htz, HtzError, HtzWriter, Manifest, QualityRecord};
+use super::{ActiveFractionPoint, Htz, HtzError, HtzWriter, Manifest, QualityRecord, TuningRecord};
 use crate::folder::Folder;
 use crate::map::MappedFile;
 use crate::open::OpenError;
@@ -25,6 +25,21 @@ impl HtzWriter {
         quality: Option<QualityRecord>,
     ) -> Result<(), HtzError> {
         rewrite_manifest(folder, name, |manifest| manifest.quality = quality)
+    }
+
+    /// Writes the divergences measured before and after tuning into the manifest, like
+    /// [`write_quality`](HtzWriter::write_quality).
+    ///
+    /// # Errors
+    /// Those of [`write_quality`](HtzWriter::write_quality).
+    pub fn write_tuning(
+        folder: &Folder,
+        name: &OsStr,
+        tuning: TuningRecord,
+    ) -> Result<(), HtzError> {
+        rewrite_manifest(folder, name, |manifest| {
+            manifest.provenance.tuning = Some(tuning);
+        })
     }
 
     /// Writes the quality by active fraction into the manifest, like

@@ -6,9 +6,7 @@ use std::io::{self, ErrorKind, Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::layout::{
-    ALIGNMENT, FORMAT_MAJOR, FORMAT_MINOR, HEADER_BYTES, Header, MAX_MANIFEST_BYTES,
-};
+use super::layout::{ALIGNMENT, FORMAT_MAJOR, HEADER_BYTES, Header, MAX_MANIFEST_BYTES};
 use super::manifest::{PlanRecord, TuningRecord};
 use super::quality::LONGEST_NUMBER;
 use super::section::{self, Section};
@@ -401,7 +399,7 @@ fn lay_out(manifest: &mut Manifest, sections: &[Section]) -> Result<Header, HtzE
         .map(|s| (s.entry().name.as_str(), s.entry().required));
     let mut header = Header {
         major: FORMAT_MAJOR,
-        minor: FORMAT_MINOR,
+        minor: features::minor_version(manifest),
         manifest_length: 0,
         file_length: 0,
         manifest_sha256: Digest::default(),
@@ -474,6 +472,8 @@ pub(super) fn encode_head(manifest: &Manifest, mut header: Header) -> Result<Vec
         return Err(HtzError::ManifestSpace { reserved, needed });
     }
     text.resize(text.len() + (reserved - needed) as usize, b' ');
+    // That of a rewritten manifest may be of format 1.
+    header.minor = features::minor_version(manifest);
     header.manifest_sha256 = Digest::of_bytes(&text);
     Ok([header.encode(), text].concat())
 }

@@ -131,10 +131,27 @@ pub enum SafetensorsError {
     NoConfig,
     /// The folder has no safetensors weights.
     #[error(
-        "there is neither {WEIGHTS} nor {INDEX} in this folder; download the weights, or \
-         save them as safetensors"
+        "there is neither {WEIGHTS} nor {INDEX} nor model-00001-of-*.safetensors in this folder; \
+         download the weights, or save them as safetensors"
     )]
     NoWeights,
+    /// The folder has no index, and shards of two models.
+    #[error(
+        "there is no {INDEX} in this folder, and there are shards of {first} and of {second} files; \
+         download the index, or keep one set of shards"
+    )]
+    TwoSets {
+        /// Smaller number of files.
+        first: usize,
+        /// Larger number of files.
+        second: usize,
+    },
+    /// A shard of a folder without an index is missing.
+    #[error(
+        "this file is missing, the names of the other shards state it, and there is no {INDEX}; \
+         download it"
+    )]
+    MissingNumberedShard,
     /// The folder has a single weight file and an index of others.
     #[error("there is {WEIGHTS}, and {INDEX} lists other files; keep the one that is meant")]
     Ambiguous,

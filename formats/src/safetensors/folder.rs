@@ -1,10 +1,11 @@
 //! Model folders in the layout of Hugging Face.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::{Contents, Index, SafetensorsError};
+use crate::folder::Folder;
 use crate::limits;
 use crate::map::MappedFile;
 use crate::open::OpenError;
@@ -109,7 +110,7 @@ fn open(path: &Path) -> Result<ModelFolder, SourceError> {
         Some(index) => open_indexed_shards(path, index)?,
         None => match map_if_present(path, WEIGHTS)? {
             Some(weights) => vec![parse_shard(weights)?],
-            None => return Err(error_in_file(path, SafetensorsError::NoWeights)),
+            None => open_numbered_shards(path)?,
         },
     };
     Ok(ModelFolder {
@@ -147,6 +148,60 @@ fn check_size(file: &MappedFile, limit: u64) -> Result<(), SourceError> {
 fn parse_shard(map: Arc<MappedFile>) -> Result<Shard, SourceError> {
     let contents = Contents::parse(&map).map_err(|error| error_in_file(map.path(), error))?;
     Ok(Shard { map, contents })
+}
+
+/// Opens the shards of a folder without an index, which their names prove to be complete. Every
+/// shard states its own tensors, so that the index is not needed.
+fn open_numbered_shards(folder: &Path) -> Result<Vec<Shard>, SourceError> {
+    let refused = |error| error_in_file(folder, error);
+    let names = Folder::open(folder).and_then(|folder| folder.names());
+    let names = names.map_err(|error| OpenError::io(folder, error))?;
+    let numbers = names.iter().filter_map(|name| shard_number(name.to_str()?));
+    let counts: BTreeSet<usize> = numbers.map(|(_, count)| count).collect();
+    let mut counts = counts.into_iter();
+    let count = match (counts.next(), counts.next()) {
+        (None, _) => return Err(refused(SafetensorsError::NoWeights)),
+        (Some(count), None) => count,
+        (Some(first), Some(second)) => {
+            return Err(refused(SafetensorsError::TwoSets { first, second }));
+        }
+    };
+    if count > limits::MAX_FILES {
+        return Err(refused(SafetensorsError::TooManyFiles { found: count }));
+    }
+    let mut shards: Vec<Shard> = Vec::with_capacity(count);
+    let mut places: HashMap<String, usize> = HashMap::new();
+    for number in 1..=count {
+        let name = format!("model-{number:05}-of-{count:05}.safetensors");
+        let Some(map) = map_if_present(folder, &name)? else {
+            let error = SafetensorsError::MissingNumberedShard;
+            return Err(error_in_file(&folder.join(&name), error));
+        };
+        let shard = parse_shard(map)?;
+        for tensor in shard.contents.tensors() {
+            if let Some(other) = places.insert(tensor.name.clone(), number) {
+                let error = SafetensorsError::TwoShards {
+                    tensor: tensor.name.clone(),
+                    other: format!("model-{other:05}-of-{count:05}.safetensors"),
+                };
+                return Err(error_in_file(shard.map.path(), error));
+            }
+        }
+        shards.push(shard);
+    }
+    Ok(shards)
+}
+
+/// Returns number and count of a shard's name, `model-00001-of-00003.safetensors`.
+fn shard_number(name: &str) -> Option<(usize, usize)> {
+    let name = name.strip_prefix("model-")?.strip_suffix(".safetensors")?;
+    let (number, count) = name.split_once("-of-")?;
+    let parse = |digits: &str| {
+        let is_number = digits.len() == 5 && digits.bytes().all(|byte| byte.is_ascii_digit());
+        digits.parse::<usize>().ok().filter(|_| is_number)
+    };
+    let (number, count) = (parse(number)?, parse(count)?);
+    (1..=count).contains(&number).then_some((number, count))
 }
 
 /// Opens the files listed in an index and checks that they contain exactly the listed tensors.

@@ -6,7 +6,7 @@ use super::{BYTE_LEVEL, PreTokenizer, TokenKind, Vocabulary, VocabularyError, ch
 use crate::gguf::{Contents, GgufError};
 
 /// Besides EOS: end of turn or message, and end of the middle part of an infilling prompt.
-pub(super) const END_KEYS: [&str; 5] = [
+pub(crate) const END_KEYS: [&str; 5] = [
     "tokenizer.ggml.eot_token_id",
     "tokenizer.ggml.eom_token_id",
     "tokenizer.ggml.fim_pad_token_id",

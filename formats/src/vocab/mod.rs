@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::gguf::GgufError;
 use crate::limits;
 
+pub(crate) use from_gguf::END_KEYS;
 pub use hugging_face::HuggingFaceFiles;
 pub use pre::PreTokenizer;
 

@@ -32,7 +32,7 @@ fn model_and_output_suffice() {
     let outcome = compile(&scratch, "small.htz", &[]).run().assert_ok();
     let said = outcome.stderr.clone();
     assert!(said.contains("windows are of 64 tokens"), "{said}");
-    let asked = "asked for   --method quantise --max-perplexity-increase 1";
+    let asked = "request     --method quantise --max-perplexity-increase 1";
     assert!(said.contains(asked), "{said}");
     let report = outcome.json();
     assert_eq!(text(&report, "/plan/method"), "quantise");

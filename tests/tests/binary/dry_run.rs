@@ -41,7 +41,7 @@ fn dry_run_writes_nothing_and_predicts_exact_bytes() {
             assert!(!output.exists(), "{options:?}");
             let shown = run().arg("--dry-run").run().assert_ok();
             assert!(shown.stdout.is_empty());
-            for word in ["exactly", "dry run", "memory", "free", "asked for"] {
+            for word in ["exactly", "dry run", "memory", "free", "request"] {
                 assert!(
                     shown.stderr.contains(word),
                     "{word:?} is not in {}",

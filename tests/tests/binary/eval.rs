@@ -83,6 +83,61 @@ fn without_json_the_result_is_shown() {
     assert!(outcome.stderr.is_empty() && outcome.text().contains("perplexity"));
 }
 
+#[test]
+fn infinite_perplexity_is_refused() {
+    let scratch = Scratch::new();
+    let tiny = TinyModel::default();
+    let mut tensors = tiny.tensors();
+    for tensor in tensors
+        .iter_mut()
+        .filter(|t| t.name == "output_norm.weight")
+    {
+        tensor.values.iter_mut().for_each(|value| *value *= 1e5);
+    }
+    let model = scratch.file("model.gguf", tiny.bytes_with_tensors(&tensors));
+    let words = scratch.file("words.txt", words(200));
+    for options in [&["--context", "64"][..], &["--context", "64", "--json"]] {
+        let outcome = htc!["eval", &model, "--text", &words].args(options).run();
+        outcome.assert_refused(
+            1,
+            &[
+                "model.gguf",
+                "perplexity is inf",
+                "expected a finite number",
+            ],
+        );
+    }
+}
+
+#[test]
+fn hidden_characters_of_a_text_are_reported() {
+    let scratch = Scratch::new();
+    let model = scratch.file("model.gguf", TinyModel::default().bytes());
+    let plain = words(200);
+    let lines = plain.matches('\n').count();
+    assert!(lines > 1);
+    let measured = |name: &str, text: &str| {
+        let text = scratch.file(name, text);
+        let outcome = eval(&model, &text, &["--context", "64"]).run().assert_ok();
+        let said = outcome.stderr.clone();
+        (number(&outcome.json(), "/perplexity"), said)
+    };
+    let (expected, said) = measured("plain.txt", &plain);
+    assert!(!said.contains("note"), "{said}");
+    let (found, said) = measured("mark.txt", &format!("\u{feff}{plain}"));
+    assert_eq!(found, expected);
+    assert!(
+        said.contains("mark.txt: removed the byte order mark"),
+        "{said}"
+    );
+    let (found, said) = measured("crlf.txt", &plain.replace('\n', "\r\n"));
+    assert_ne!(found, expected);
+    assert!(
+        said.contains(&format!("crlf.txt: {lines} lines with CR LF")),
+        "{said}"
+    );
+}
+
 struct TokenScore {
     loss: f64,
     distribution: Vec<f64>,

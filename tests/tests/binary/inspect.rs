@@ -51,7 +51,7 @@ fn artifact_as_json() {
     let (artifact, report) = compile(&scratch, &model, "out.htz", &options);
     let found = htc!["inspect", &artifact, "--json"].run().json();
     assert_eq!(text(&found, "/format"), "htz");
-    assert_eq!(text(&found, "/version"), "2.0");
+    assert_eq!(text(&found, "/version"), "2.1");
     assert_eq!(
         number(&found, "/bytes"),
         fs::metadata(&artifact).unwrap().len() as f64

@@ -426,7 +426,7 @@ fn plans_go_to_stdout_or_a_file() {
     assert_eq!(text(&value, "/format"), "htc-plan");
     assert_eq!(list(&value, "/units").len(), 21);
     for word in [
-        "asked for",
+        "request",
         "--allocator phase",
         "phases_valid = false",
         "parameters",

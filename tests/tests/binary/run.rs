@@ -139,8 +139,20 @@ fn empty_prompt_starts_from_bos() {
     let model = tiny(&scratch);
     let options = ["-n", "4", "--temp", "0", "--ignore-eos"];
     let typed = written(htc!["run", &model, "-p", ""].args(options));
-    let piped = written(htc!["run", &model].args(options));
-    assert_eq!(typed, piped);
+    assert!(!typed.is_empty());
+}
+
+#[test]
+fn empty_input_and_empty_files_are_refused() {
+    let scratch = Scratch::new();
+    let model = tiny(&scratch);
+    let file = scratch.file("prompt.txt", "");
+    for input in ["", "\n"] {
+        let outcome = htc!["run", &model, "-n", "4"].stdin(input).run();
+        outcome.assert_refused(2, &["standard input is empty", "-p"]);
+    }
+    let outcome = htc!["run", &model, "-n", "4", "--prompt-file", &file].run();
+    outcome.assert_refused(2, &["prompt.txt is empty", "-p"]);
 }
 
 #[test]
@@ -159,7 +171,8 @@ fn token_limit_is_met() {
     for limit in [0, 1, 2, 17] {
         let run = htc!["run", &model, "-p", "the", "-n", limit.to_string()];
         let outcome = run.args(["--ignore-eos", "--temp", "0"]).run().assert_ok();
-        let said = format!(" {limit} tokens");
+        let plural = if limit == 1 { "" } else { "s" };
+        let said = format!("written: {limit} token{plural},");
         assert!(outcome.stderr.contains(&said), "{}", outcome.stderr);
     }
     let greedy = |limit| {

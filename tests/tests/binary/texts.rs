@@ -39,6 +39,27 @@ fn artifact(scratch: &Scratch, name: &str) -> Vec<u8> {
 const GIVEN: [&str; 4] = ["--gauge", "whiten", "--bias", "off"];
 
 #[test]
+fn byte_order_mark_is_not_calibrated_on() {
+    let scratch = Scratch::new();
+    let alice = fs::read_to_string(demo("alice.txt")).unwrap();
+    let short: String = alice.chars().take(6000).collect();
+    scratch.file(
+        "mark.txt",
+        format!("\u{feff}{}", short.replace('\n', "\r\n")),
+    );
+    scratch.file("plain.txt", short.replace('\n', "\r\n"));
+    let run = |output, second| compile(&scratch, output, second, &GIVEN).run().assert_ok();
+    let said = run("mark", "mark.txt").stderr;
+    assert!(
+        said.contains("mark.txt: removed the byte order mark"),
+        "{said}"
+    );
+    assert!(said.contains("lines with CR LF"), "{said}");
+    run("plain", "plain.txt");
+    assert!(artifact(&scratch, "mark") == artifact(&scratch, "plain"));
+}
+
+#[test]
 fn texts_are_reported_with_their_weights() {
     let scratch = Scratch::new();
     let run = |output, second| {

@@ -74,6 +74,21 @@ fn only_norms_and_rows_are_tuned() {
     let trial = chosen(&tuned);
     assert_eq!(trial["tuned"], tuned["tuning"]["kept"]);
     assert_eq!(number(&trial, "/evaluation/kl"), after);
+    let record = Artifact::open(&scratch.path("tuned.htz"))
+        .manifest
+        .provenance
+        .tuning;
+    let record = record.unwrap();
+    assert_eq!((record.kl_before, record.kl_after), (before, after));
+    let shown = htc!["inspect", scratch.path("tuned.htz")]
+        .run()
+        .assert_ok()
+        .stderr;
+    let line = format!("KL divergence {before:.5} -> {after:.5} nats");
+    assert!(shown.contains(&line), "{shown}");
+    for word in ["factors in", "allocator"] {
+        assert!(!shown.contains(word), "{word} in {shown}");
+    }
     let [plain, tuned] = ["plain.htz", "tuned.htz"].map(|name| {
         htc!["verify", "--probe", scratch.path(name)]
             .run()

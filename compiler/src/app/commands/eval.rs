@@ -22,8 +22,8 @@ use crate::device::ExecutorDevice;
 use crate::measure::{
     self, ActiveBytes, Evaluation, Execution, NamedModel, Protocol, Record, explain_standard_errors,
 };
-use crate::system::show::{file_name, format_interval};
-use crate::system::text;
+use crate::system::show::{file_name, format_count, format_interval};
+use crate::system::text::{self, Corpus};
 
 pub(super) fn execute(args: &EvalArgs) -> Result<(), Failure> {
     let model = open_model(&args.model)?;
@@ -40,7 +40,10 @@ pub(super) fn execute(args: &EvalArgs) -> Result<(), Failure> {
             Some((other, other_tokenizer))
         }
     };
-    let text = text::read(&args.text)?;
+    let Corpus { text, remarks } = text::read_corpus(&args.text)?;
+    for remark in remarks {
+        say!("htc: note: {remark}");
+    }
     let context = args.context as usize;
     if context > model.hyper().context {
         say!(
@@ -59,10 +62,11 @@ pub(super) fn execute(args: &EvalArgs) -> Result<(), Failure> {
         setting,
     };
     let result = on_device(args.device, &pool, measuring)?;
+    check_finite(&result, &args.model)?;
     if let Some(asked) = args.chunks.filter(|&n| n as usize > result.chunks) {
         say!(
-            "htc: warning: --chunks {asked}: the text holds {} windows",
-            result.chunks
+            "htc: warning: --chunks {asked}: the text holds {}",
+            format_count(result.chunks, "window")
         );
     }
     if args.json {
@@ -89,10 +93,10 @@ pub(super) fn execute(args: &EvalArgs) -> Result<(), Failure> {
             },
         )
     } else {
-        let which = if args.chunks.is_some() {
-            "the first"
-        } else {
-            "all"
+        let which = match (args.chunks, result.chunks) {
+            (Some(_), _) => "the first ",
+            (None, 1) => "",
+            (None, _) => "all ",
         };
         show(
             &result,
@@ -105,6 +109,39 @@ pub(super) fn execute(args: &EvalArgs) -> Result<(), Failure> {
         }
         Ok(())
     }
+}
+
+/// Checks that the measured numbers are finite. Losses are, but not their exponential.
+fn check_finite(result: &Evaluation, model: &Path) -> Result<(), Failure> {
+    let own = [
+        ("the perplexity", Some(result.perplexity)),
+        (
+            "the perplexity of all positions",
+            Some(result.perplexity_all),
+        ),
+    ];
+    let reference = result.reference.as_ref();
+    let compared = [
+        (
+            "the reference's perplexity",
+            reference.map(|distance| distance.reference_perplexity),
+        ),
+        (
+            "the perplexity over the reference's",
+            reference.map(|distance| distance.perplexity_ratio),
+        ),
+        ("the KL divergence", reference.map(|distance| distance.kl)),
+    ];
+    for (name, value) in own.into_iter().chain(compared) {
+        if let Some(value) = value.filter(|value| !value.is_finite()) {
+            return Err(Failure::NotFinite {
+                path: model.to_owned(),
+                name,
+                value,
+            });
+        }
+    }
+    Ok(())
 }
 
 struct EvalWork<'a> {
@@ -185,22 +222,22 @@ fn show(
         error.map_or_else(String::new, |error| format!(" ± {error:.digits$}"))
     };
     answer!(
-        "{}: {which} {} windows of {} tokens",
+        "{}: {which}{} of {}",
         display_path(model),
-        result.chunks,
-        result.context
+        format_count(result.chunks, "window"),
+        format_count(result.context, "token")
     )?;
     answer!(
-        "  perplexity, second half of each window   {:.4}{}  ({} tokens)",
+        "  perplexity, second half of each window   {:.4}{}  ({})",
         result.perplexity,
         error(result.stderr, 4),
-        result.tokens
+        format_count(result.tokens, "token")
     )?;
     answer!(
-        "  perplexity, all positions                {:.4}{}  ({} tokens)",
+        "  perplexity, all positions                {:.4}{}  ({})",
         result.perplexity_all,
         error(result.stderr_all, 4),
-        result.tokens_all
+        format_count(result.tokens_all, "token")
     )?;
     if let (Some(d), Some(path)) = (&result.reference, reference) {
         answer!("against {}", display_path(path))?;

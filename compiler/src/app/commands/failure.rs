@@ -64,7 +64,7 @@ pub enum Failure {
     },
     #[error("{}: not an artifact, so that nothing says which model it was made from; draft with it by `htc run MODEL --draft`", .0.display())]
     NoSource(PathBuf),
-    #[error("{}: the weights of no source lie in it; give the model itself instead of `source`, or compile it with --with-source", .0.display())]
+    #[error("{}: this artifact does not contain its source's weights; pass the source model, or compile it again with --with-source", .0.display())]
     NoSealedSource(PathBuf),
     #[error(
         "--verifier lets the artifact itself draft; --draft takes a fraction of it there, not a model"
@@ -102,6 +102,15 @@ pub enum Failure {
     Served(String),
     #[error("no prompt: give -p TEXT, -f FILE, or pipe a text into standard input")]
     NoPrompt,
+    #[error("{0} is empty; give -p TEXT, --prompt-file FILE, or pipe a text into standard input")]
+    EmptyPrompt(String),
+    /// A measured number is infinite or NaN.
+    #[error("{}: {name} is {value}, expected a finite number: the loss is too large for the model to have learnt such text; check the model with `htc verify`, and the text", path.display())]
+    NotFinite {
+        path: PathBuf,
+        name: &'static str,
+        value: f64,
+    },
     #[error("{}: a model carries no digests to verify; compile it to a .htz first", .0.display())]
     NoDigests(PathBuf),
     #[error("{}: {faults} of {items} parts are damaged, the first: {first}, or compile it anew", path.display())]
@@ -212,6 +221,7 @@ impl Failure {
             Failure::Interrupted(_) => ErrorKind::Interrupted,
             Failure::Exec(ExecError::NotBuilt { .. })
             | Failure::NoPrompt
+            | Failure::EmptyPrompt(_)
             | Failure::NoSource(_)
             | Failure::NoSealedSource(_)
             | Failure::TwoDrafts

@@ -1,5 +1,7 @@
 //! `htc inspect`.
 
+mod gguf;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -7,32 +9,36 @@ use htc_formats::DType;
 use htc_formats::bands::CodeLayout;
 use htc_formats::block;
 use htc_formats::escape::escape;
-use htc_formats::gguf::{Gguf, Value};
 use htc_formats::htz::{Form, Htz, Manifest, PlanRecord, QualityRecord, TensorEntry};
+use htc_formats::metadata::SourceMetadata;
 use htc_formats::model::{HyperParameters, KvSide, Role};
 use htc_formats::source::ModelFile;
 use schemars::JsonSchema;
 use serde::Serialize;
-use serde_json::json;
+
+use gguf::GgufJson;
 
 use super::{Failure, Opened, open_container, print_json};
 use crate::app::cli::{Document, FileArgs};
 use crate::app::terminal::{display_path, shorten_message};
 use crate::report::{active_fraction_table, notes};
-use crate::system::show::{format_bytes, format_interval};
+use crate::system::show::{format_bytes, format_count, format_interval};
 
 const MAX_TEXT_CHARS: usize = 120;
 
 pub(super) fn execute(args: &FileArgs) -> Result<(), Failure> {
     match (open_container(&args.file)?, args.json) {
-        (Opened::Gguf(gguf), true) => print_json(Document::Inspection, &gguf_json(&gguf)),
+        (Opened::Gguf(gguf), true) => print_json(
+            Document::Inspection,
+            &Inspection::Gguf(gguf::gguf_json(&gguf)),
+        ),
         (Opened::Gguf(gguf), false) => {
-            show_gguf(&args.file, &gguf);
+            gguf::show_gguf(&args.file, &gguf)?;
             Ok(())
         }
-        (Opened::Htz(artifact), true) => print_json(Document::Inspection, &htz_json(&artifact)),
+        (Opened::Htz(artifact), true) => print_json(Document::Inspection, &htz_json(&artifact)?),
         (Opened::Htz(artifact), false) => {
-            show_htz(&args.file, &artifact);
+            show_htz(&args.file, &artifact)?;
             Ok(())
         }
         (Opened::Folder(_), json) => {
@@ -40,7 +46,7 @@ pub(super) fn execute(args: &FileArgs) -> Result<(), Failure> {
             if json {
                 return print_json(Document::Inspection, &folder_json(&model));
             }
-            show_folder(&model);
+            show_folder(&model)?;
             Ok(())
         }
     }
@@ -53,104 +59,6 @@ pub(super) enum Inspection<'a> {
     Artifact(Box<ArtifactJson<'a>>),
     Gguf(GgufJson<'a>),
     Folder(FolderJson<'a>),
-}
-
-/// Contents of a GGUF file.
-#[derive(JsonSchema, Serialize)]
-pub(super) struct GgufJson<'a> {
-    alignment: u64,
-    bytes: usize,
-    /// `gguf`.
-    format: &'static str,
-    /// Values by key; an array is its element type and length.
-    metadata: BTreeMap<&'a str, serde_json::Value>,
-    tensors: Vec<GgufTensorJson<'a>>,
-    version: u32,
-}
-
-#[derive(JsonSchema, Serialize)]
-struct GgufTensorJson<'a> {
-    bytes: usize,
-    /// Row length first, as in the file.
-    dims: &'a [u64],
-    name: &'a str,
-    offset: usize,
-    r#type: &'a str,
-}
-
-fn gguf_json(gguf: &Gguf) -> Inspection<'_> {
-    let metadata = gguf.metadata().iter();
-    let metadata = metadata.map(|(key, value)| (key.as_str(), value_json(value)));
-    let tensors = gguf
-        .tensors()
-        .iter()
-        .map(|t| GgufTensorJson {
-            bytes: t.range.len(),
-            dims: &t.dims,
-            name: &t.name,
-            offset: t.range.start,
-            r#type: t.ggml_type.name(),
-        })
-        .collect();
-    Inspection::Gguf(GgufJson {
-        alignment: gguf.alignment(),
-        bytes: gguf.map().len(),
-        format: "gguf",
-        metadata: metadata.collect(),
-        tensors,
-        version: gguf.version(),
-    })
-}
-
-fn value_json(value: &Value) -> serde_json::Value {
-    match value {
-        Value::U8(v) => json!(v),
-        Value::I8(v) => json!(v),
-        Value::U16(v) => json!(v),
-        Value::I16(v) => json!(v),
-        Value::U32(v) => json!(v),
-        Value::I32(v) => json!(v),
-        Value::U64(v) => json!(v),
-        Value::I64(v) => json!(v),
-        Value::F32(v) => json!(v),
-        Value::F64(v) => json!(v),
-        Value::Bool(v) => json!(v),
-        Value::String(v) => json!(v),
-        Value::Array(array) => json!({
-            "array": array.element_type().name(),
-            "length": array.len(),
-        }),
-    }
-}
-
-fn show_gguf(path: &Path, gguf: &Gguf) {
-    say!(
-        "{}: GGUF version {}, {}, alignment {}",
-        display_path(path),
-        gguf.version(),
-        format_bytes(gguf.map().len() as u64),
-        gguf.alignment()
-    );
-    say!("\nmetadata");
-    for (key, value) in gguf.metadata() {
-        let text = match value {
-            Value::Array(a) => format!("[{}; {}]", a.element_type(), a.len()),
-            Value::String(s) => shorten(s),
-            other => value_json(other).to_string(),
-        };
-        say!("  {:<42}  {text}", shorten(key));
-    }
-    say!("\ntensors");
-    for t in gguf.tensors() {
-        let dims: Vec<_> = t.dims.iter().rev().map(u64::to_string).collect();
-        say!(
-            "  {:<42}  {:<7}  {:>16}  {:>9}",
-            shorten(&t.name),
-            t.ggml_type.name(),
-            dims.join(" x "),
-            format_bytes(t.range.len() as u64)
-        );
-    }
 }
 
 fn shorten(text: &str) -> String {
@@ -173,6 +81,9 @@ pub(super) struct ArtifactJson<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     source_bytes: Option<u64>,
     bits_per_weight: f64,
+    /// What the source states of itself: `licence`, `author`, `base_model`.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    source_metadata: BTreeMap<&'static str, String>,
     #[serde(flatten)]
     manifest: &'a Manifest,
 }
@@ -218,32 +129,37 @@ fn folder_json(model: &ModelFile) -> Inspection<'_> {
     })
 }
 
-fn show_folder(model: &ModelFile) {
-    say!(
+fn show_folder(model: &ModelFile) -> Result<(), Failure> {
+    answer!(
         "{}: folder with config.json and .safetensors, {}",
         display_path(&model.path),
         format_bytes(model.size())
-    );
-    show_hyper(&model.hyper);
+    )?;
+    show_hyper(&model.hyper)?;
     if let Err(error) = &model.vocabulary {
-        say!("no vocabulary: {}", shorten_message(&error.to_string()));
+        answer!("no vocabulary: {}", shorten_message(&error.to_string()))?;
     }
-    say!("\ntensors");
+    answer!("\ntensors")?;
     for t in &model.tensors {
-        say!(
+        answer!(
             "  {:<48}  {:<22}  {:<4}  {:>16}  {:>9}",
             shorten(&t.name),
             t.role.to_string(),
             t.dtype,
             format!("{} x {}", t.rows, t.cols),
             format_bytes(t.place.len() as u64)
-        );
+        )?;
     }
+    Ok(())
 }
 
-fn htz_json(artifact: &Htz) -> Inspection<'_> {
+fn htz_json(artifact: &Htz) -> Result<Inspection<'_>, Failure> {
     let (major, minor) = artifact.format();
-    Inspection::Artifact(Box::new(ArtifactJson {
+    let metadata = artifact.source_metadata();
+    let metadata = metadata.map_err(|fault| fault.in_file(artifact.map().path()))?;
+    let metadata = metadata.iter().flat_map(SourceMetadata::summary);
+    Ok(Inspection::Artifact(Box::new(ArtifactJson {
+        source_metadata: metadata.collect(),
         format: "htz",
         version: format!("{major}.{minor}"),
         bytes: artifact.map().len(),
@@ -257,47 +173,62 @@ fn htz_json(artifact: &Htz) -> Inspection<'_> {
             weights(artifact.manifest()),
         ),
         manifest: artifact.manifest(),
-    }))
+    })))
 }
 
-fn show_htz(path: &Path, artifact: &Htz) {
+fn show_htz(path: &Path, artifact: &Htz) -> Result<(), Failure> {
     let manifest = artifact.manifest();
     let (major, minor) = artifact.format();
-    say!(
+    answer!(
         "{}: artifact of format {major}.{minor}, {}, {:.2} bits for each of the source's weights",
         display_path(path),
         format_bytes(artifact.map().len() as u64),
         bits(artifact.bytes_without_source(), weights(manifest))
-    );
-    show_hyper(&manifest.hyper);
-    show_origin(manifest);
-    show_kv_bases(artifact);
-    show_source(artifact);
-    show_kernels(artifact);
-    show_plan(&manifest.plan);
-    say!("\ntensors");
+    )?;
+    show_hyper(&manifest.hyper)?;
+    show_source_metadata(artifact)?;
+    show_origin(manifest)?;
+    show_kv_bases(artifact)?;
+    show_source(artifact)?;
+    show_kernels(artifact)?;
+    show_plan(&manifest.plan)?;
+    answer!("\ntensors")?;
     for t in &manifest.tensors {
-        say!(
+        answer!(
             "  {:<36}  {:<8}  {:>14}  {:>9}",
             t.role.to_string(),
             type_for_people(t),
             format!("{} x {}", t.rows, t.cols),
             format_bytes(t.length)
-        );
+        )?;
     }
     let others = manifest.sections.len() - manifest.source_sections().len();
     for s in &manifest.sections[..others] {
-        say!(
+        answer!(
             "  section {:<28}  {:>26}",
             shorten(&s.name),
             format_bytes(s.length)
-        );
+        )?;
     }
+    Ok(())
 }
 
-fn show_origin(manifest: &Manifest) {
+fn show_source_metadata(artifact: &Htz) -> Result<(), Failure> {
+    match artifact.source_metadata() {
+        Ok(metadata) => {
+            for (name, value) in metadata.iter().flat_map(SourceMetadata::summary) {
+                let name = name.replace('_', " ");
+                answer!("{name} of the source: {}", shorten(&value))?;
+            }
+        }
+        Err(error) => answer!("metadata of the source: {error}")?,
+    }
+    Ok(())
+}
+
+fn show_origin(manifest: &Manifest) -> Result<(), Failure> {
     let p = &manifest.provenance;
-    say!(
+    answer!(
         "\nmade by {} {} on {} from a {} of {}, sha256 {}",
         shorten(&p.program),
         shorten(&p.version),
@@ -305,70 +236,81 @@ fn show_origin(manifest: &Manifest) {
         shorten(&p.source_format),
         format_bytes(p.source_bytes),
         p.source_sha256
-    );
+    )?;
     let plan = &manifest.plan;
-    say!(
-        "\nmethod {}, factors in {}",
-        shorten(&plan.method),
-        plan.factor_type
-    );
+    let matrices = plan.projections.iter().chain(&plan.matrices);
+    let has_factors = matrices
+        .map(|matrix| matrix.form)
+        .any(|form| form != Form::Dense);
+    let factors = if has_factors {
+        format!(", factors in {}", plan.factor_type)
+    } else {
+        String::new()
+    };
+    answer!("\nmethod {}{factors}", shorten(&plan.method))?;
     if let Some(c) = &manifest.provenance.calibration {
-        say!(
-            "calibrated on {} tokens in windows of {}, gauge {}, text sha256 {}",
-            c.tokens,
+        answer!(
+            "calibrated on {} in windows of {}, gauge {}, text sha256 {}",
+            format_count(c.tokens, "token"),
             c.context,
             shorten(&c.gauge),
             c.text_sha256
-        );
+        )?;
     }
     if let Some(t) = &manifest.provenance.treatment {
-        say!(
+        answer!(
             "treated with gauge {}, sink {}, bias {}{}",
             shorten(&t.gauge),
             t.sink.as_deref().map_or_else(|| "off".into(), shorten),
             if t.bias { "on" } else { "off" },
             t.shrinkage
                 .map_or_else(String::new, |part| format!(", shrinkage {part}"))
-        );
+        )?;
     }
     if let Some(order) = &p.order {
-        say!("stored in an order of its own, sha256 {order}");
+        answer!("stored in an order of its own, sha256 {order}")?;
     }
     if let Some(t) = &manifest.provenance.tuning {
-        say!(
-            "scales tuned in {} steps: KL divergence {:.5} -> {:.5} nats on held-out text",
-            t.steps,
+        answer!(
+            "scales tuned in {}: KL divergence {:.5} -> {:.5} nats on held-out text",
+            format_count(t.steps, "step"),
             t.kl_before,
             t.kl_after
-        );
+        )?;
     }
     for line in active_fraction_table(&manifest.dial) {
-        say!("{line}");
+        answer!("{line}")?;
     }
     if let Some(quality) = &manifest.quality {
-        show_quality(quality);
+        show_quality(quality)?;
     }
     if let Some(a) = &plan.allocation {
-        let optional = |what: &str, value: Option<String>| {
-            value.map_or_else(String::new, |v| format!("{what}{}", shorten(&v)))
-        };
-        say!(
-            "allocator {}{}{}{}",
-            shorten(&a.allocator),
-            optional(", ", a.budget.clone()),
-            optional(", rank floor ", a.rank_floor.clone()),
-            optional(", rank cap ", a.rank_cap.map(|cap| cap.to_string())),
-        );
+        // It divides ranks.
+        let allocator = has_factors.then(|| format!("allocator {}", shorten(&a.allocator)));
+        let budget = a.budget.as_ref();
+        let parts = [
+            allocator,
+            budget.map(|budget| format!("requested {}", shorten(budget))),
+            a.rank_floor
+                .as_ref()
+                .map(|floor| format!("rank floor {}", shorten(floor))),
+            a.rank_cap.map(|cap| format!("rank cap {cap}")),
+        ];
+        let parts: Vec<String> = parts.into_iter().flatten().collect();
+        if !parts.is_empty() {
+            answer!("{}", parts.join(", "))?;
+        }
         for note in &a.notes {
-            say!("  note: {}", shorten_message(note));
+            answer!("  note: {}", shorten_message(note))?;
         }
     }
+    Ok(())
 }
 
 /// Fraction of the energy for the displayed number of components.
 const ENERGY_FRACTION: f32 = 0.9;
 
-fn show_kv_bases(artifact: &Htz) {
+fn show_kv_bases(artifact: &Htz) -> Result<(), Failure> {
     let manifest = artifact.manifest();
     let tensors = || manifest.tensors.iter();
     let bytes = tensors().filter_map(|t| match t.role {
@@ -377,7 +319,7 @@ fn show_kv_bases(artifact: &Htz) {
     });
     let bytes = bytes.fold(0, u64::saturating_add);
     if bytes == 0 {
-        return;
+        return Ok(());
     }
     let size = manifest.hyper.head_size;
     let needed = KvSide::ALL.map(|wanted| {
@@ -398,11 +340,12 @@ fn show_kv_bases(artifact: &Htz) {
         sum as f64 / f64::from(heads.max(1))
     });
     let [keys, values] = needed;
-    say!(
+    answer!(
         "bases for an adaptive KV cache, {}: {:.0} % of the energy is in {keys:.1} of {size} components of keys, {values:.1} of values",
         format_bytes(bytes),
         100.0 * ENERGY_FRACTION,
-    );
+    )?;
+    Ok(())
 }
 
 fn components_for(energies: &[f32]) -> usize {
@@ -414,24 +357,25 @@ fn components_for(energies: &[f32]) -> usize {
     enough.map_or(energies.len(), |last| last + 1)
 }
 
-fn show_source(artifact: &Htz) {
+fn show_source(artifact: &Htz) -> Result<(), Failure> {
     let Some(source) = &artifact.manifest().source else {
-        return;
+        return Ok(());
     };
     let shared = source.tensors.iter().filter(|tensor| tensor.shared).count();
-    say!(
-        "\nthe weights of its source lie in it: {} beside the {} of the compressed part, which sizes and bits are of; {shared} of {} tensors are stored once for both",
+    answer!(
+        "\ncontains its source's weights: {} besides the {} of the compressed part, to which sizes and bits refer; both share {shared} of {} tensors",
         format_bytes(artifact.manifest().source_bytes()),
         format_bytes(artifact.bytes_without_source()),
         source.tensors.len(),
-    );
+    )?;
+    Ok(())
 }
 
-fn show_kernels(artifact: &Htz) {
+fn show_kernels(artifact: &Htz) -> Result<(), Failure> {
     let code = match artifact.kernels() {
-        Ok(None) => return,
+        Ok(None) => return Ok(()),
         Ok(Some(code)) => code,
-        Err(error) => return say!("\nkernels for GPUs: {error}"),
+        Err(error) => return answer!("\nkernels for GPUs: {error}"),
     };
     let names = code
         .architectures()
@@ -448,35 +392,37 @@ fn show_kernels(artifact: &Htz) {
         .iter()
         .map(|image| image.bytes.len() as u64)
         .sum();
-    say!(
+    answer!(
         "\nkernels for GPUs of {}, by {} from {own}: {}",
         names.join(", "),
         shorten(&code.compiler),
         format_bytes(bytes)
-    );
+    )?;
+    Ok(())
 }
 
-fn show_quality(quality: &QualityRecord) {
+fn show_quality(quality: &QualityRecord) -> Result<(), Failure> {
     let QualityRecord {
         kl,
         perplexity_ratio: ratio,
         ..
     } = quality;
-    say!(
+    answer!(
         "quality: KL divergence {:.5} nats{}, perplexity {:.4} of the source's{}",
         kl.value,
         format_interval(kl.interval, 5),
         ratio.value,
         format_interval(ratio.interval, 4),
-    );
-    say!(
-        "  on {} windows of {} tokens that decided nothing, {} positions by {}, text sha256 {}",
-        quality.windows,
-        quality.context,
-        quality.tokens,
+    )?;
+    answer!(
+        "  on {} of {} that decided nothing, {} by {}, text sha256 {}",
+        format_count(quality.windows, "window"),
+        format_count(quality.context, "token"),
+        format_count(quality.tokens, "position"),
         shorten(&quality.protocol),
         quality.text_sha256
-    );
+    )?;
+    Ok(())
 }
 
 fn weights(manifest: &Manifest) -> u64 {
@@ -503,35 +449,36 @@ fn bits(bytes: u64, weights: u64) -> f64 {
     8.0 * bytes as f64 / weights.max(1) as f64
 }
 
-fn show_plan(plan: &PlanRecord) {
-    say!("  matrix                form           rank  bytes                    bits   error");
+fn show_plan(plan: &PlanRecord) -> Result<(), Failure> {
+    answer!("  matrix                form           rank  bytes                    bits   error")?;
     for m in plan.projections.iter().chain(&plan.matrices) {
         let rank = m.rank.map_or_else(String::new, |r| r.to_string());
         let error = m.error.map_or_else(String::new, |e| format!("{e:.5}"));
-        say!(
+        answer!(
             "  {:<20}  {:<12}  {rank:>5}  {:>9} -> {:>9}  {:>5.2}  {error:>7}",
             m.id.to_string(),
             form_for_people(m.form),
             format_bytes(m.bytes_before),
             format_bytes(m.bytes_after),
             bits(m.bytes_after, m.parameters_before),
-        );
+        )?;
     }
     for basis in &plan.bases {
         let role = Role::Basis {
             layer: basis.layer,
             group: basis.group,
         };
-        say!(
+        answer!(
             "  {:<20}  rank {}, {}",
             role.to_string(),
             basis.rank,
             format_bytes(basis.bytes)
-        );
+        )?;
     }
     for note in notes(plan) {
-        say!("  note: {}", shorten_message(&note));
+        answer!("  note: {}", shorten_message(&note))?;
     }
+    Ok(())
 }
 
 fn type_for_people(entry: &TensorEntry) -> String {
@@ -569,21 +516,22 @@ fn feed_forward(h: &HyperParameters) -> String {
     }
 }
 
-fn show_hyper(h: &HyperParameters) {
-    say!(
-        "{}{}: {} layers, width {}, {} heads of {} ({} for keys and values), {}, vocabulary {}, context {}",
+fn show_hyper(h: &HyperParameters) -> Result<(), Failure> {
+    answer!(
+        "{}{}: {}, width {}, {} of {} ({} for keys and values), {}, vocabulary {}, context {}",
         shorten(&h.architecture),
         h.name
             .as_deref()
             .map(|n| format!(" {}", shorten(n)))
             .unwrap_or_default(),
-        h.layers,
+        format_count(h.layers, "layer"),
         h.width,
-        h.heads,
+        format_count(h.heads, "head"),
         h.head_size,
         h.kv_heads,
         feed_forward(h),
         h.vocabulary,
         h.context
-    );
+    )?;
+    Ok(())
 }

@@ -46,7 +46,7 @@ use crate::app::terminal::{self, shorten_message};
 use crate::app::version;
 use crate::calibrate::PassError;
 use crate::system::error::FileError;
-use crate::system::show::format_bytes;
+use crate::system::show::{format_bytes, format_count};
 use crate::system::{disk, memory};
 pub use failure::{Failure, InFile, Task};
 
@@ -230,7 +230,7 @@ fn describe_setting<B: Backend>(model: &Model<B>, setting: ActiveSetting) -> Str
     let all = dial.refinements();
     let refinements = match all {
         0 => String::new(),
-        _ => format!("{used} of {all} refinements, "),
+        _ => format!("{used} of {}, ", format_count(all, "refinement")),
     };
     format!(
         "{refinements}{} of weights for every token ({:.1} % of {})",

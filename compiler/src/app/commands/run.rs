@@ -28,9 +28,9 @@ use super::{
 };
 use crate::app::chat::Message;
 use crate::app::cli::{ContextArgs, Document, OnFullArg, RunArgs, RunLength, SamplingArgs};
-use crate::app::terminal::StandardOutput;
+use crate::app::terminal::{StandardOutput, display_path};
 use crate::system::memory::{self, ResidentMemory};
-use crate::system::show::format_bytes;
+use crate::system::show::{format_bytes, format_count};
 use crate::system::text;
 use draft::Models;
 use live::DeviceMonitor;
@@ -248,7 +248,10 @@ impl<B: Backend> FinishedRun<'_, B> {
         }
         if self.summary.slides > 0 {
             let slides = self.summary.slides;
-            say!("the context was full {slides} times, and began anew with its last half");
+            say!(
+                "the context was full {}, and began anew with its last half",
+                format_count(slides, "time")
+            );
         }
         if let Some(speculator) = self.speculator {
             say!("{}", describe_draft(&speculator.stats()));
@@ -358,18 +361,19 @@ fn write<B: Backend>(
 fn describe_draft(done: &SpeculationStats) -> String {
     let acceptance = match done.acceptance() {
         Some(part) => format!(
-            "{} of {} drafted tokens kept ({:.1} %) in {} passes",
+            "{} of {} kept ({:.1} %) in {}",
             done.accepted,
-            done.drafted,
+            format_count(done.drafted, "drafted token"),
             100.0 * part,
-            done.rounds,
+            format_count(done.rounds, "pass"),
         ),
         None => "nothing was drafted".to_owned(),
     };
     let alone = match done.without_draft {
         0 => String::new(),
         alone => format!(
-            "; {alone} tokens without a draft, because it did not pay or fit, or to measure plain decoding"
+            "; {} without a draft, because it did not pay or fit, or to measure plain decoding",
+            format_count(alone, "token")
         ),
     };
     let speed = match done.speed_up() {
@@ -386,7 +390,13 @@ fn describe_draft(done: &SpeculationStats) -> String {
 fn prompt(args: &RunArgs) -> Result<String, Failure> {
     match (&args.prompt, &args.prompt_file) {
         (Some(text), _) => Ok(text.clone()),
-        (None, Some(path)) => Ok(text::read(path)?),
+        (None, Some(path)) => {
+            let text = text::read(path)?;
+            if text.is_empty() {
+                return Err(Failure::EmptyPrompt(display_path(path).to_string()));
+            }
+            Ok(text)
+        }
         (None, None) => {
             let stdin = io::stdin();
             if stdin.is_terminal() {
@@ -394,7 +404,11 @@ fn prompt(args: &RunArgs) -> Result<String, Failure> {
             }
             let text = text::read_from(stdin.lock(), Path::new("standard input"))?;
             // Strip the line break of `echo`.
-            Ok(text.strip_suffix('\n').unwrap_or(&text).to_owned())
+            let text = text.strip_suffix('\n').unwrap_or(&text);
+            if text.is_empty() {
+                return Err(Failure::EmptyPrompt("standard input".to_owned()));
+            }
+            Ok(text.to_owned())
         }
     }
 }
@@ -421,8 +435,8 @@ fn describe_kv_cache<B: Backend>(session: &Session<B>) -> String {
     }
     if counters.updates > 0 {
         text += &format!(
-            "; bases updated {} times in {:.0} ms",
-            counters.updates,
+            "; bases updated {} in {:.0} ms",
+            format_count(counters.updates, "time"),
             1e3 * counters.update_time.as_secs_f64()
         );
     }
@@ -450,9 +464,9 @@ fn describe_adaptation(learnt: &AdaptationStats) -> String {
         dropped => format!(" ({dropped} dropped, as too many waited)"),
     };
     format!(
-        "learnt: from {} tokens not kept{dropped} in {} updates, {:.4} from where it began{residual}; {:.0} ms",
-        learnt.rejections,
-        learnt.updates,
+        "learnt: from {} not kept{dropped} in {}, {:.4} from where it began{residual}; {:.0} ms",
+        format_count(learnt.rejections, "token"),
+        format_count(learnt.updates, "update"),
         learnt.distance,
         1e3 * learnt.time.as_secs_f64(),
     )
@@ -488,9 +502,9 @@ fn describe_summary(summary: &GenerateSummary) -> String {
         _ => "stopped",
     };
     format!(
-        "prompt: {} tokens, {:.2} tokens/s; written: {} tokens, {decode} ({stop})",
-        summary.prompt_tokens,
+        "prompt: {}, {:.2} tokens/s; written: {}, {decode} ({stop})",
+        format_count(summary.prompt_tokens, "token"),
         summary.prefill_speed(),
-        summary.tokens,
+        format_count(summary.tokens, "token"),
     )
 }

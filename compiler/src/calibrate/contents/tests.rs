@@ -15,7 +15,13 @@ fn demo_tokenizer() -> Tokenizer {
 #[test]
 fn scripts_outside_the_vocabulary_are_skipped() {
     let tokenizer = demo_tokenizer();
-    let (text, sha256, left_out) = read(&TextSource::Shipped, &tokenizer).unwrap();
+    let Contents {
+        text,
+        sha256,
+        left_out,
+        remarks,
+    } = read(&TextSource::Shipped, &tokenizer).unwrap();
+    assert!(remarks.is_empty(), "{remarks:?}");
     let foreign = [
         "russian", "chinese", "japanese", "korean", "arabic", "hindi",
     ];
@@ -28,7 +34,7 @@ fn scripts_outside_the_vocabulary_are_skipped() {
 #[test]
 fn shipped_text_fills_the_default_windows() {
     let tokenizer = demo_tokenizer();
-    let (text, ..) = read(&TextSource::Shipped, &tokenizer).unwrap();
+    let text = read(&TextSource::Shipped, &tokenizer).unwrap().text;
     let windows = Windows::new(&tokenizer, &text, DEFAULT_CONTEXT, None).unwrap();
     for window in windows.iter() {
         let unlike: std::collections::BTreeSet<_> = window.iter().collect();

@@ -5,9 +5,10 @@ use serde_json::{Map, Value};
 use crate::architecture::BindError;
 use crate::architecture::error::Result;
 use crate::escape::escape_truncated;
+use crate::python_json;
 
 pub(super) fn parse(json: &[u8]) -> Result<Map<String, Value>> {
-    serde_json::from_slice(json).map_err(|error| BindError::ConfigJson {
+    serde_json::from_slice(&python_json::standard(json)).map_err(|error| BindError::ConfigJson {
         error: escape_truncated(&error.to_string()),
     })
 }
@@ -124,6 +125,9 @@ impl<'a> Object<'a> {
 }
 
 fn describe(value: &Value) -> String {
+    if let Some(number) = python_json::not_finite(value) {
+        return number.to_owned();
+    }
     match value {
         Value::Null => "null".to_owned(),
         Value::Bool(value) => value.to_string(),

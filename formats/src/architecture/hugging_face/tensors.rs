@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::{Reader, computed};
 use crate::architecture::error::Result;
-use crate::architecture::{BindError, ContainerTensor, ModelTensor, Naming};
+use crate::architecture::{BindError, ContainerTensor, ModelTensor, Naming, Remedy};
 use crate::block;
 use crate::model::{HyperParameters, Part, Role};
 use crate::safetensors::{Contents, TensorInfo, is_computed_buffer};
@@ -83,6 +83,7 @@ impl Reader<'_> {
         } else if !tensors.places.contains_key(OUTPUT) {
             return Err(BindError::MissingTensor {
                 tensor: OUTPUT.to_owned(),
+                remedy: Remedy::Tie,
             });
         }
         let unused = |name: &str| tied && name == OUTPUT;
@@ -126,7 +127,12 @@ impl Reader<'_> {
                 let name = tensor.name;
                 match (tensors.places.contains_key(name.as_str()), stated) {
                     (true, true) | (false, false) => {}
-                    (false, true) => return Err(BindError::MissingTensor { tensor: name }),
+                    (false, true) => {
+                        return Err(BindError::MissingTensor {
+                            tensor: name,
+                            remedy: key.map_or(Remedy::Folder, |key| Remedy::Bias { key }),
+                        });
+                    }
                     (true, false) => {
                         return Err(BindError::Bias {
                             tensor: name,

@@ -14,7 +14,7 @@ mod write;
 use std::io::Read as _;
 use std::path::Path;
 
-use serde::Deserialize;
+use serde::de::DeserializeOwned;
 
 use base::VocabularyBuilder;
 use json::{
@@ -25,6 +25,7 @@ use special::{SpecialTokenSources, post_process};
 use super::{SENTENCE_PIECE, Vocabulary, VocabularyError};
 use crate::limits;
 use crate::open;
+use crate::python_json;
 
 const TOKENIZER_MODEL: &str = "tokenizer.model";
 const TOKENIZER_JSON: &str = "tokenizer.json";
@@ -281,13 +282,14 @@ fn read(dir: &Path, name: &str, most: u64) -> Result<Option<Vec<u8>>, Vocabulary
     Ok(Some(bytes))
 }
 
-fn parse<'a, T: Deserialize<'a>>(
+fn parse<T: DeserializeOwned>(
     name: &str,
-    bytes: Option<&'a [u8]>,
+    bytes: Option<&[u8]>,
 ) -> Result<Option<T>, VocabularyError> {
     bytes.map(|bytes| parse_one(name, bytes)).transpose()
 }
 
-fn parse_one<'a, T: Deserialize<'a>>(name: &str, bytes: &'a [u8]) -> Result<T, VocabularyError> {
-    serde_json::from_slice(bytes).map_err(|error| file(name, &error.to_string()))
+fn parse_one<T: DeserializeOwned>(name: &str, bytes: &[u8]) -> Result<T, VocabularyError> {
+    serde_json::from_slice(&python_json::standard(bytes))
+        .map_err(|error| file(name, &error.to_string()))
 }

@@ -2,6 +2,7 @@
 
 mod adapter;
 mod containers;
+mod metadata;
 mod refused;
 
 use std::fs;
@@ -251,7 +252,7 @@ fn fallback_types_are_reported() {
     let said = htc!["export", &artifact, "-o", &path, "--as", "q4_k", "--force"].run();
     let said = said.assert_ok().stderr;
     assert!(
-        said.contains("12 matrices have rows") && said.contains("q5_0"),
+        said.contains("12 matrices with rows") && said.contains("q5_0"),
         "{said}"
     );
     assert!(

@@ -22,7 +22,7 @@ use crate::device::ExecutorDevice;
 use crate::event::Cancelled;
 use crate::measure::{self, Execution};
 use crate::system::show::file_name;
-use crate::system::text;
+use crate::system::text::{self, Corpus};
 
 pub(super) struct BenchWork<'b, 'a> {
     bench: &'b mut PreparedBench<'a>,
@@ -222,7 +222,10 @@ impl<'b, 'a> BenchWork<'b, 'a> {
         else {
             return Ok(None);
         };
-        let text = text::read(path)?;
+        let Corpus { text, remarks } = text::read_corpus(path)?;
+        for remark in remarks {
+            say!("htc: note: {remark}");
+        }
         let (subject, cancel) = (&self.bench.subject, self.bench.interrupt.cancel());
         let bar = progress::bar(WINDOWS);
         let evaluation = measure::evaluate(
