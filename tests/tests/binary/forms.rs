@@ -200,7 +200,7 @@ fn codes_of_every_table_version_run() {
         assert_eq!(coded.to_string(), codes);
         let shown = htc!["inspect", &path].run().assert_ok();
         let down = shown
-            .stderr
+            .text()
             .lines()
             .find(|line| line.contains("blk.0.ffn_down.weight"));
         let down = down.unwrap();
@@ -383,7 +383,7 @@ fn dense_types_are_reported_and_do_not_affect_the_ratio() {
     assert!(fs::read(again).unwrap() == short.bytes);
     let shown = htc!["inspect", scratch.path("short.htz")].run().assert_ok();
     for word in ["  token_embd ", "  output "] {
-        assert!(shown.stderr.contains(word), "{}", shown.stderr);
+        assert!(shown.text().contains(word), "{}", shown.text());
     }
 }
 

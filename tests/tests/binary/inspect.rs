@@ -86,12 +86,12 @@ fn readable_output_goes_to_stderr() {
         (&artifact, ["2 layers", "low rank", "blk.1.ffn_down.a"]),
     ] {
         let outcome = htc!["inspect", file].run().assert_ok();
-        assert!(outcome.stdout.is_empty());
+        assert!(outcome.stderr.is_empty());
         for word in words {
             assert!(
-                outcome.stderr.contains(word),
+                outcome.text().contains(word),
                 "no {word} in:\n{}",
-                outcome.stderr
+                outcome.text()
             );
         }
     }
@@ -108,7 +108,7 @@ fn control_characters_are_escaped() {
     for file in [&model, &artifact] {
         let outcome = htc!["inspect", file].run().assert_ok();
         let controls = |text: &str| text.contains(|c: char| c.is_control() && c != '\n');
-        assert!(!controls(&outcome.stderr), "{:?}", outcome.stderr);
+        assert!(!controls(outcome.text()), "{:?}", outcome.text());
         let json = htc!["inspect", file, "--json"].run().assert_ok();
         assert!(!controls(json.text()));
     }

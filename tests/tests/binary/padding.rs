@@ -75,7 +75,7 @@ fn any_width_is_stored_in_padded_column_groups() {
         htc!["verify", &one, "--probe", "--layer", "0"]
             .run()
             .assert_ok();
-        let shown = htc!["inspect", &one].run().assert_ok().stderr;
+        let shown = htc!["inspect", &one].run().assert_ok().text().to_owned();
         assert!(shown.contains(said), "{shown}");
 
         let artifact = Artifact::open(&one);

@@ -107,7 +107,7 @@ fn every_allocator_meets_every_budget_with_both_methods() {
                     assert_eq!(record["budget"].is_string(), option != "--ratio");
                     let shown = htc!["inspect", &artifact].run().assert_ok();
                     let line = format!("allocator {}", allocator[1]);
-                    assert!(shown.stderr.contains(&line), "{}", shown.stderr);
+                    assert!(shown.text().contains(&line), "{}", shown.text());
                 }
                 assert_close(
                     number(&report, "/selected_parameters/after"),

@@ -89,7 +89,7 @@ fn larger_fractions_are_closer_to_the_source() {
     };
     let (base, whole) = (kl(first.fraction), kl(1.0));
     assert!(whole < 0.5 * base, "{whole} {base}");
-    let said = htc!["inspect", &path].run().assert_ok().stderr;
+    let said = htc!["inspect", &path].run().assert_ok().text().to_owned();
     assert!(said.contains("fraction   bytes touched"), "{said}");
 }
 

@@ -85,7 +85,7 @@ fn artifact_records_quality_on_the_test_split() {
     scratch.assert_only_files(&["cache", "out.htz"]);
     let path = scratch.path("out.htz");
     htc!["verify", &path].run().assert_ok();
-    let said = htc!["inspect", &path].run().assert_ok().stderr;
+    let said = htc!["inspect", &path].run().assert_ok().text().to_owned();
     for word in [
         format!("KL divergence {:.5} nats (95 % interval", quality.kl.value),
         format!(
@@ -152,7 +152,7 @@ fn artifact_without_text_has_no_quality() {
         !htc!["inspect", &path]
             .run()
             .assert_ok()
-            .stderr
+            .text()
             .contains("quality")
     );
     // At most 24 bytes for each error, offset and spectrum.

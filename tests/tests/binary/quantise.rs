@@ -382,7 +382,7 @@ fn channels_are_permuted_if_possible() {
     assert_eq!(read("on.htz"), read("default.htz"));
     let inspected = htc!["inspect", scratch.path("on.htz")].run().assert_ok();
     let said = format!("stored in an order of its own, sha256 {}", on.unwrap());
-    assert!(inspected.stderr.contains(&said), "{}", inspected.stderr);
+    assert!(inspected.text().contains(&said), "{}", inspected.text());
     let [on, off] = ["on.htz", "off.htz"].map(|name| divergence(&scratch.path(name)));
     assert!(on < 1.2 * off, "{on} in order, {off} without");
     compile(&scratch, "no.htz", &["--order", "perhaps"])

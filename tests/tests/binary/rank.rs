@@ -124,7 +124,11 @@ fn low_rank_source_is_stored_as_factors() {
     assert!(foreseen.unwrap().iter().filter(of_rank).count() >= 6);
     let artifact = scratch.path("on.htz");
     htc!["verify", &artifact].run().assert_ok();
-    let said = htc!["inspect", &artifact].run().assert_ok().stderr;
+    let said = htc!["inspect", &artifact]
+        .run()
+        .assert_ok()
+        .text()
+        .to_owned();
     assert!(
         said.contains("low rank") && said.contains("gauge whiten"),
         "{said}"

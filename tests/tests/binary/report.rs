@@ -74,7 +74,7 @@ fn pages(scratch: &Scratch, inputs: &[&Path], name: &str) -> (String, Option<Str
         .arg(&output)
         .run()
         .assert_ok();
-    assert!(outcome.stdout.is_empty(), "{}", outcome.stdout);
+    assert!(outcome.stdout.is_empty(), "{}", outcome.text());
     let analysis = other.exists().then(|| fs::read_to_string(&other).unwrap());
     let expected = match analysis {
         Some(_) => format!("the analysis: {}\n", other.display()),

@@ -68,7 +68,7 @@ fn column_groups_are_rotated_by_default() {
     let requires = Artifact::open(&one).manifest.requires;
     assert!(requires.iter().any(|name| name == "rotated_bands"));
     htc!["verify", &one].run().assert_ok();
-    let shown = htc!["inspect", &one].run().assert_ok().stderr;
+    let shown = htc!["inspect", &one].run().assert_ok().text().to_owned();
     assert!(shown.contains(", rotated"), "{shown}");
 
     let exported = scratch.path("exported.gguf");
@@ -109,7 +109,7 @@ fn rotation_off_keeps_the_sources_columns() {
         !requires.iter().any(|name| name == "rotated_bands"),
         "{requires:?}"
     );
-    let shown = htc!["inspect", &path].run().assert_ok().stderr;
+    let shown = htc!["inspect", &path].run().assert_ok().text().to_owned();
     assert!(!shown.contains("rotated"), "{shown}");
 
     planning(&scratch, "plan", "plan.json", &[&SIZE[..], &off].concat())

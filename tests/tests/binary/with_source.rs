@@ -304,7 +304,7 @@ fn sizes_refer_to_the_compressed_part() {
     assert_eq!(dry["bytes"], report["bytes"]);
     assert_eq!(number(&dry, "/with_source"), weights);
 
-    let said = htc!["inspect", &path].run().assert_ok().stderr;
+    let said = htc!["inspect", &path].run().assert_ok().text().to_owned();
     assert!(said.contains("artifact of format 2.0"), "{said}");
     assert!(said.contains("contains its source's weights"), "{said}");
     assert!(!said.contains("section source."), "{said}");

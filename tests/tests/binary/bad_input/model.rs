@@ -113,7 +113,7 @@ fn unsupported_tensor_type() {
     put_u32(&mut bytes, row.kind, 40);
     let bad = BadModel::new(bytes);
     bad.assert_no_model(&["blk.1.attn_k.weight", "NVFP4", "q8_0", "q4_k"]);
-    assert!(bad.inspect().assert_ok().stderr.contains("NVFP4"));
+    assert!(bad.inspect().assert_ok().text().contains("NVFP4"));
 }
 
 #[test]

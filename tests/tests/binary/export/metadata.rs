@@ -217,7 +217,11 @@ fn inspect_shows_licence_author_and_base_model() {
     let scratch = Scratch::new();
     for source in [gguf_source(&scratch), folder_source(&scratch)] {
         let artifact = compile_unchanged(&scratch, &source, "model.htz");
-        let shown = htc!["inspect", &artifact].run().assert_ok().stderr;
+        let shown = htc!["inspect", &artifact]
+            .run()
+            .assert_ok()
+            .text()
+            .to_owned();
         for line in [
             "licence of the source: mit",
             "base model of the source: group/base",

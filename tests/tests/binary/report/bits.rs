@@ -59,7 +59,11 @@ fn bits_and_costs_are_shown() {
 }
 
 fn inspected(artifact: &Path, report: &Value) {
-    let shown = htc!["inspect", artifact].run().assert_ok().stderr;
+    let shown = htc!["inspect", artifact]
+        .run()
+        .assert_ok()
+        .text()
+        .to_owned();
     for word in ["bits for each", "bits   error", "KL divergence", "95 %"] {
         assert!(shown.contains(word), "{word}: {shown}");
     }
