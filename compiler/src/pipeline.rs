@@ -17,6 +17,7 @@ mod planned;
 mod sealed;
 mod source;
 
+use std::cell::RefCell;
 use std::fs;
 use std::path::Path;
 
@@ -127,6 +128,7 @@ fn compile_in(
         builder: planned.artifact_builder(context, work, planned.depth_sink(context)?),
         request: planned.request,
         clock,
+        reference: &RefCell::default(),
     };
     progress.report(Event::KeptFolder(work.resumable_path()));
     let chosen = match elastic {
@@ -279,6 +281,7 @@ pub fn plan(
             builder: planned.artifact_builder(context, &work, depth_sink),
             request: planned.request,
             clock: context.clock,
+            reference: &RefCell::default(),
         };
         progress.report(Event::KeptFolder(work.resumable_path()));
         let chosen = selection.choose(&planned.planner);

@@ -208,7 +208,8 @@ impl<'a> CandidateEvaluator<'a> {
                 self.progress().report(Event::Evaluate { done, total: all });
                 self.progress().check_cancelled()
             };
-            let source = Some(&self.model);
+            let mut kept = self.selection.reference.borrow_mut();
+            let source = Some((&self.model, &mut *kept));
             let execution = Execution {
                 kv: KvOptions::new(KvType::F16),
                 setting,

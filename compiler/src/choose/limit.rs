@@ -16,20 +16,33 @@ impl QualityLimit {
     /// its increase is the exponential of the divergence; that is known about four times as
     /// precisely, so the search does not exploit chance.
     pub(crate) fn holds(self, found: &Distance) -> bool {
-        let within = |limit: Option<f64>, interval: Option<Interval>| {
-            let held = |limit| interval.is_some_and(|(_, upper)| upper <= limit);
-            limit.is_none_or(held)
+        self.relative_loss(found) <= 1.0
+    }
+
+    /// Returns the loss at the upper end of its interval relative to the limit: the largest of all
+    /// conditions of [`holds`](Self::holds), infinite without an interval.
+    pub(crate) fn relative_loss(self, found: &Distance) -> f64 {
+        let relative = |limit: Option<f64>, interval: Option<Interval>| {
+            let upper = interval.map_or(f64::INFINITY, |(_, upper)| upper);
+            let relative = |limit: f64| match upper / limit {
+                // A limit of 0.
+                ratio if ratio.is_nan() => 1.0,
+                ratio => ratio,
+            };
+            limit.map_or(0.0, relative)
         };
-        let ratio = self.perplexity_increase.map(|increase| 1.0 + increase);
-        let of_source = ratio.map(f64::ln);
-        within(ratio, found.perplexity_ratio_all_interval)
-            && within(of_source, found.kl_interval)
-            && within(self.kl, found.kl_interval)
+        let log = |(low, high): Interval| (low.ln(), high.ln());
+        let nats = self.perplexity_increase.map(f64::ln_1p);
+        let ratio = found.perplexity_ratio_all_interval.map(log);
+        let kl = found.kl_interval;
+        relative(nats, ratio)
+            .max(relative(nats, kl))
+            .max(relative(self.kl, kl))
     }
 }
 
 impl CandidateEvaluator<'_> {
-    /// Returns the smallest artifact within the limit, by [`smallest`] over ratios in steps of a
+    /// Returns the smallest artifact within the limit, by [`SizeSearch`] over ratios in steps of a
     /// hundredth, finer for file sizes. `ratio` is the start.
     pub(super) fn find_smallest_artifact(
         &self,
@@ -51,7 +64,7 @@ impl CandidateEvaluator<'_> {
             }
         };
         let search = SizeSearch {
-            holds: &|found: &Candidate| limit.holds(&found.distance),
+            loss: &|found: &Candidate| limit.relative_loss(&found.distance),
             bytes: &|found: &Candidate| found.bytes,
             discard: &|found: &Candidate| self.discard(found),
         };
@@ -67,52 +80,77 @@ impl CandidateEvaluator<'_> {
 
 /// Callbacks of the search for a size.
 pub struct SizeSearch<'a, C> {
-    /// Returns true if a candidate is within the limit.
-    pub holds: &'a dyn Fn(&C) -> bool,
+    /// Returns the loss of a candidate relative to the limit: at most 1 within it.
+    pub loss: &'a dyn Fn(&C) -> f64,
     /// Returns the bytes of a candidate.
     pub bytes: &'a dyn Fn(&C) -> u64,
     /// Deletes a candidate.
     pub discard: &'a dyn Fn(&C),
 }
 
+/// Candidates placed by interpolation, before bisection.
+const INTERPOLATIONS: usize = 4;
+
+/// Expected distance of the limit from the smallest candidate, in steps, for which the next step is
+/// not tried.
+const CLOSE_STEPS: f64 = 0.5;
+
+/// Steps between which the smallest candidate lies, with logarithms of relative losses.
+struct Bracket {
+    fails: u32,
+    /// `None` if there is no candidate.
+    log_of_fails: Option<f64>,
+    holds: u32,
+    log_of_holds: f64,
+    placed: usize,
+}
+
 impl<C> SizeSearch<'_, C> {
-    /// Finds the smallest candidate within the limit by bisection over ratios, assuming
-    /// monotonicity and starting near `start`. `at` makes the candidate of a ratio, if there is
-    /// one. The inner error is the whole model if even that exceeds the limit.
+    /// Finds the smallest candidate within the limit over ratios, assuming monotonicity and
+    /// starting near `start`: with file sizes by interpolation of the logarithm of the loss, which
+    /// is about linear in the bytes, else by bisection. `at` makes the candidate of a ratio, if
+    /// there is one. The inner error is the whole model if even that exceeds the limit.
     ///
     /// # Errors
     /// Those of `at`.
     pub fn find_smallest<E>(
         &self,
-        SearchSteps { whole, mut stride }: SearchSteps,
+        steps: SearchSteps,
         ratio: f64,
         start: C,
         mut at: impl FnMut(f64) -> Result<Option<C>, E>,
     ) -> Result<Result<C, C>, E> {
+        let SearchSteps { whole, stride, .. } = steps;
         let mut at = |steps: u32| at(f64::from(steps) / f64::from(whole));
-        let started = (f64::from(whole) * ratio).round() as u32;
-        let (mut fails, mut holds) = (0, started);
+        let log = |of: &C| (self.loss)(of).ln();
         let mut best = start;
-        while !(self.holds)(&best) {
-            if holds >= whole {
+        let mut bracket = Bracket {
+            fails: 0,
+            log_of_fails: None,
+            holds: (f64::from(whole) * ratio).round() as u32,
+            log_of_holds: log(&best),
+            placed: 0,
+        };
+        let mut stride = stride;
+        while !((self.loss)(&best) <= 1.0) {
+            if bracket.holds >= whole {
                 return Ok(Err(best));
             }
-            (fails, holds) = (holds, (holds + stride).min(whole));
+            let step = steps.upwards(log(&best)).unwrap_or(stride).min(stride);
+            bracket.fails = bracket.holds;
+            bracket.log_of_fails = Some(log(&best));
+            bracket.holds = (bracket.holds + step).min(whole);
             stride *= 2;
-            if let Some(larger) = at(holds)? {
+            if let Some(larger) = at(bracket.holds)? {
                 (self.discard)(&best);
                 best = larger;
+                bracket.log_of_holds = log(&best);
             }
         }
-        while holds - fails > 1 {
-            let next = match fails {
-                0 if holds > stride => holds - stride,
-                _ => (fails + holds) / 2,
-            };
-            stride *= 2;
+        while let Some(next) = bracket.next(steps, &mut stride) {
             match at(next)? {
-                Some(found) if (self.holds)(&found) => {
-                    holds = next;
+                Some(found) if (self.loss)(&found) <= 1.0 => {
+                    (bracket.holds, bracket.log_of_holds) = (next, log(&found));
                     let (smaller, larger) = if (self.bytes)(&found) <= (self.bytes)(&best) {
                         (found, best)
                     } else {
@@ -122,32 +160,84 @@ impl<C> SizeSearch<'_, C> {
                     best = smaller;
                 }
                 Some(found) => {
-                    fails = next;
+                    (bracket.fails, bracket.log_of_fails) = (next, Some(log(&found)));
                     (self.discard)(&found);
                 }
-                None => fails = next,
+                None => (bracket.fails, bracket.log_of_fails) = (next, None),
             }
         }
         Ok(Ok(best))
     }
 }
 
+impl Bracket {
+    /// Returns the next step to try; `None` if the smallest candidate is found.
+    fn next(&mut self, steps: SearchSteps, stride: &mut u32) -> Option<u32> {
+        let width = self.holds - self.fails;
+        if width <= 1 {
+            return None;
+        }
+        if let Some(slope) = self.slope(steps) {
+            self.placed += 1;
+            let left = -self.log_of_holds / slope;
+            if left < CLOSE_STEPS {
+                return None;
+            }
+            // No further than to an eighth of the loss at once.
+            let most = (3 * steps.doubling.unwrap_or(1)).min(width - 1);
+            return Some(self.holds - (left as u32).clamp(1, most));
+        }
+        let next = match self.fails {
+            0 if self.holds > *stride => self.holds - *stride,
+            _ => (self.fails + self.holds) / 2,
+        };
+        *stride *= 2;
+        Some(next)
+    }
+
+    /// Returns the growth of the logarithm of the loss for each step down, if it may be
+    /// interpolated.
+    fn slope(&self, steps: SearchSteps) -> Option<f64> {
+        let doubling = steps.doubling.filter(|_| self.placed < INTERPOLATIONS)?;
+        let slope = match (self.fails, self.log_of_fails) {
+            (0, _) => std::f64::consts::LN_2 / f64::from(doubling),
+            (fails, Some(log)) => (log - self.log_of_holds) / f64::from(self.holds - fails),
+            (_, None) => return None,
+        };
+        (slope.is_finite() && slope > 0.0 && self.log_of_holds.is_finite()).then_some(slope)
+    }
+}
+
+/// Steps of a search for a size.
 #[derive(Clone, Copy, Debug)]
 pub struct SearchSteps {
     /// Number of steps in a ratio of 1.
     whole: u32,
     stride: u32,
+    /// Steps over which the loss about doubles; `None` if it has no such law.
+    doubling: Option<u32>,
+}
+
+impl SearchSteps {
+    /// Returns the expected number of steps up to the limit from a candidate beyond it.
+    fn upwards(self, log_of_loss: f64) -> Option<u32> {
+        let slope = std::f64::consts::LN_2 / f64::from(self.doubling?);
+        let expected = (log_of_loss / slope).ceil();
+        expected.is_finite().then(|| expected.max(1.0) as u32)
+    }
 }
 
 const STEPS_OF_FACTORS: SearchSteps = SearchSteps {
     whole: 100,
     stride: 100,
+    doubling: None,
 };
 
 /// Steps for file sizes.
 pub const STEPS_OF_FILES: SearchSteps = SearchSteps {
     whole: 512,
     stride: 12,
+    doubling: Some(12),
 };
 
 #[cfg(test)]

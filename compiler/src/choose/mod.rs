@@ -19,13 +19,14 @@ mod show;
 mod treatments;
 mod tuning;
 
+use std::cell::RefCell;
 use std::fmt;
 
 use htc_formats::htz::{ActiveFractionPoint, Digest};
 
 use crate::calibrate::windows::{HeldOut, Windows};
 use crate::make::{ArtifactBuilder, BuiltArtifact};
-use crate::measure::Evaluation;
+use crate::measure::{Evaluation, ReferenceLogits};
 use crate::options::{QualityLimit, Treatment};
 use crate::plan::Plan;
 use crate::planner::Planner;
@@ -105,6 +106,8 @@ pub struct Selection<'a> {
     pub request: ChoiceRequest,
     /// Durations of the stages.
     pub clock: &'a StageClock,
+    /// Logits of the source on the windows measured last.
+    pub reference: &'a RefCell<ReferenceLogits>,
 }
 
 impl<'a> Selection<'a> {

@@ -6,7 +6,7 @@ use htc_formats::DType;
 use htc_formats::block::{BlockFit, NearbyKind};
 use htc_formats::model::MatrixId;
 
-use crate::math::codes::{CarriedErrors, RowFeedback};
+use crate::math::codes::{CarriedErrors, RowFeedback, clear_outliers, row_limits};
 use crate::math::{BlockFormat, ErrorFeedback, FactoriseError, Weight};
 
 /// Damping relative to the mean diagonal of the second moment.
@@ -146,6 +146,11 @@ impl<'a> BlockCoder<'a> {
         stored: &mut [f32],
     ) -> Result<(), FactoriseError> {
         let cols = self.feedback.columns();
+        let limits = row_limits(Weight {
+            rows: exact.len() / cols,
+            cols,
+            values: exact,
+        });
         let mut wanted = exact.to_vec();
         for (row, wanted) in wanted.chunks_exact_mut(cols).enumerate() {
             let moved = self
@@ -168,8 +173,9 @@ impl<'a> BlockCoder<'a> {
         }
         stored.copy_from_slice(&coded.values);
         let errors = exact.iter().zip(&*stored).map(|(w, value)| w - value);
-        self.carried
-            .record_errors(self.done, &errors.collect::<Vec<f32>>());
+        let mut errors: Vec<f32> = errors.collect();
+        clear_outliers(&limits, cols, &mut errors);
+        self.carried.record_errors(self.done, &errors);
         self.done += rows.rows;
         Ok(())
     }

@@ -22,7 +22,7 @@ use crate::options::{
 };
 use crate::plan::{MatrixForm, Method, Plan, UnitPlan};
 use crate::unit::{CACHE_CAPACITY, input_of_unit, kv_bases, truncated_projections};
-use crate::{make, profile, tune};
+use crate::{make, measure, profile, tune};
 
 /// Estimated resources and result of a compilation.
 #[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
@@ -203,9 +203,13 @@ pub(crate) fn estimate(options: &CompileOptions, expected: EstimateInputs) -> Es
     } else {
         0
     };
+    let logits = held_out.map_or(0, |windows| {
+        let positions = windows.count() * calibration.map_or(0, |found| found.context);
+        measure::kept_bytes(positions as u64, source.hyper.vocabulary)
+    });
     Estimate {
         bytes: expected.bytes,
-        peak_memory: peak_memory + kept,
+        peak_memory: peak_memory + kept + logits,
         seconds: stages.total(),
         stages,
     }

@@ -3,6 +3,7 @@
 //! `perplexity` follows llama.cpp: only positions in the second half of a window are scored;
 //! `perplexity_all` scores all. Standard errors are over windows: see [`statistics`].
 
+mod reference;
 mod score;
 pub mod statistics;
 
@@ -21,6 +22,9 @@ use crate::calibrate::windows::Windows;
 use crate::device::{Device, Sequence};
 use crate::event::Cancelled;
 
+use reference::Reference;
+pub use reference::ReferenceLogits;
+pub(crate) use reference::kept_bytes;
 use score::{Score, score, score_with_reference};
 use statistics::ClusteredMean;
 
@@ -169,7 +173,8 @@ pub fn evaluate(
         check_vocabulary(model, tokenizer, other, other_tokenizer)?;
     }
     let windows = Windows::new(tokenizer, text, protocol.context, protocol.chunks)?;
-    let reference = reference.map(|(other, _)| other);
+    let mut logits = ReferenceLogits::default();
+    let reference = reference.map(|(other, _)| (other, &mut logits));
     evaluate_windows(
         device,
         model,
@@ -180,19 +185,20 @@ pub fn evaluate(
     )
 }
 
-/// Evaluates `model` on windows of a text, as [`evaluate`].
+/// Evaluates `model` on windows of a text, as [`evaluate`]. The logits of the reference are read
+/// from those of an earlier evaluation on the same windows, or kept for a later one.
 pub fn evaluate_windows(
     device: &dyn Device,
     model: &Arc<Model>,
-    reference: Option<&Arc<Model>>,
+    reference: Option<(&Arc<Model>, &mut ReferenceLogits)>,
     windows: &Windows,
     execution: Execution,
     mut progress: impl FnMut(usize, usize) -> Result<(), Cancelled>,
 ) -> Result<Evaluation, PassError> {
     let (context, chunks) = (windows.context(), windows.count());
     let whole = KvOptions::new(reference_kv_type(execution.kv.kind));
-    let other = reference.map(|model| device.sequence(model, context, &whole));
-    let mut other = other.transpose().map_err(PassError::Reference)?;
+    let other = reference.map(|(model, kept)| Reference::new(device, model, whole, windows, kept));
+    let mut other = other.transpose()?;
     let mut own = device
         .sequence(model, context, &execution.kv)
         .map_err(PassError::Evaluate)?;
@@ -201,18 +207,18 @@ pub fn evaluate_windows(
     for (index, window) in windows.iter().enumerate() {
         own.reset();
         if let Some(other) = &mut other {
-            other.reset();
+            other.begin(index)?;
         }
         totals.begin();
         let mut start = 0;
-        let batch = other.as_ref().map_or(BATCH, |other| other.batch());
+        let batch = other.as_ref().map_or(BATCH, |other| other.batch);
         for batch in window.chunks(batch.min(own.batch())) {
             own.forward(batch).map_err(PassError::Evaluate)?;
             if let Some(other) = &mut other {
-                other.forward(batch).map_err(PassError::Reference)?;
+                other.forward(batch)?;
             }
             let scored = batch.len().min(context - 1 - start);
-            let reference = other.as_deref_mut();
+            let reference = other.as_mut();
             let (pool, own) = (device.pool(), &mut *own);
             score_batch(pool, own, reference, window, start, scored, &mut totals)?;
             start += batch.len();
@@ -230,10 +236,10 @@ pub fn reference_kv_type(kind: KvKind) -> KvType {
     }
 }
 
-fn score_batch<'d>(
+fn score_batch(
     pool: &Pool,
     own: &mut dyn Sequence,
-    mut other: Option<&mut (dyn Sequence + 'd)>,
+    mut other: Option<&mut Reference<'_, '_>>,
     window: &[u32],
     start: usize,
     n: usize,
@@ -247,10 +253,7 @@ fn score_batch<'d>(
         let logits = own.logits(first, first + rows);
         let logits = logits.map_err(PassError::Evaluate)?;
         let reference = match &mut other {
-            Some(other) => {
-                let logits = other.logits(first, first + rows);
-                Some(logits.map_err(PassError::Reference)?)
-            }
+            Some(other) => Some(other.logits(start, first..first + rows)?),
             None => None,
         };
         let scores = &mut scores[..rows];

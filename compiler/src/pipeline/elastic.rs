@@ -211,6 +211,7 @@ impl ElasticBuilder<'_> {
             builder,
             request,
             clock,
+            reference: _,
         } = self.selection;
         let treatment = request.treatment.resolve(request.calibrated)?;
         let mut tried = 0;
@@ -241,7 +242,7 @@ impl ElasticBuilder<'_> {
         };
         let start = start.ok_or(PlanError::Inconsistent(None))?;
         let search = SizeSearch {
-            holds: &|found: &ElasticCandidate| limit.holds(&found.distance),
+            loss: &|found: &ElasticCandidate| limit.relative_loss(&found.distance),
             bytes: &|found: &ElasticCandidate| found.complete.bytes,
             discard: &|found: &ElasticCandidate| {
                 builder.work.artifact(found.bases.key).discard();

@@ -34,6 +34,8 @@ pub struct Evidence {
     pub shared: Vec<SharedLossCurve>,
     /// Summary of the evaluation of factors.
     pub factor_summary: Option<String>,
+    /// Notes on matrices with outliers, for the plan.
+    pub outliers: Vec<String>,
     /// Bytes of the file apart from its matrices: header, manifest, norms, vocabulary.
     pub overhead_bytes: Option<u64>,
 }

@@ -109,8 +109,9 @@ pub(super) fn solve<T: Clone>(
     for (of, behind) in choices.iter().zip(&needed[1..]) {
         let before = lists.last()?;
         let mut sums = Vec::with_capacity(before.len() * of.len());
-        for (from, sum) in before.iter().enumerate() {
-            for (choice, add) in of.iter().enumerate() {
+        // One ascending run for each choice, which the sort merges.
+        for (choice, add) in of.iter().enumerate() {
+            for (from, sum) in before.iter().enumerate() {
                 let bytes = sum.bytes + add.bytes;
                 if bytes + behind <= budget {
                     sums.push(Sum {
@@ -124,7 +125,8 @@ pub(super) fn solve<T: Clone>(
         }
         sums.sort_by(|a, b| {
             let order = a.bytes.cmp(&b.bytes);
-            order.then(a.loss.total_cmp(&b.loss))
+            let order = order.then(a.loss.total_cmp(&b.loss));
+            order.then((a.from, a.choice).cmp(&(b.from, b.choice)))
         });
         retain_falling(&mut sums, |sum| sum.loss);
         thin(&mut sums, MAX_SUMS, |sum| sum.bytes);

@@ -126,9 +126,10 @@ fn compute_unchecked_ratio(
 ) -> Result<Plan, PlanError> {
     if request.method == Method::Quantise {
         let (units, lost) = quantise::allocate(hyper, &request, evidence, source_type)?;
-        let notes = vec![format!(
+        let mut notes = vec![format!(
             "the types are expected to cost {lost:.2e} nats of KL divergence per token"
         )];
+        notes.extend(evidence.outliers.iter().cloned());
         let mut plan = validated(hyper, request, units, notes, source_type)?;
         plan.expected_loss = Some(lost);
         return Ok(plan);

@@ -15,6 +15,10 @@ pub use losses::{EstimatedLosses, EstimatedMatrixLoss, UniformFile};
 
 const BISECTION_STEPS: usize = 9;
 
+/// Largest predicted loss of an alternative relative to the plan's for which it is measured.
+/// Predictions of whole files are right within a factor of 1.7.
+const MAX_PREDICTED_RATIO: f64 = 2.0;
+
 /// Answers which plan a model has at a size, and which other plans of that size to try.
 #[derive(Clone, Debug)]
 pub struct Planner<'a> {
@@ -108,7 +112,8 @@ impl<'a> Planner<'a> {
     }
 
     /// Returns the alternatives to a plan with a file size: the plan that gives every matrix the
-    /// same type, and, if the plan has factors, the plan without.
+    /// same type, unless it is predicted to lose more than [`MAX_PREDICTED_RATIO`] times as much,
+    /// and, if the plan has factors, the plan without.
     pub fn alternatives(&self, plan: &Plan) -> Result<Vec<Plan>, PlanError> {
         let Some(evidence) = &self.evidence else {
             return Ok(Vec::new());
@@ -119,7 +124,12 @@ impl<'a> Planner<'a> {
             uniform.is_none_or(|uniform| uniform.units() != codes.units())
         });
         let mut others: Vec<Plan> = uniform.into_iter().chain(codes_alone).collect();
-        others.retain(|other| other.units() != plan.units());
+        let least = plan.estimated_loss();
+        let is_close = |other: &Plan| match (other.estimated_loss(), least) {
+            (Some(loss), Some(least)) => loss <= MAX_PREDICTED_RATIO * least,
+            _ => true,
+        };
+        others.retain(|other| other.units() != plan.units() && is_close(other));
         if !self.limit.is_none() {
             let note = self.searched_size_note();
             others.iter_mut().for_each(|of| of.add_note(note.clone()));
@@ -354,8 +364,8 @@ impl PlanEvidence<'_> {
             return Ok(kept);
         }
         let matrices: u64 = kept.units().iter().map(|unit| unit.bytes_after()).sum();
+        let mut evidence = self.measured.clone();
         let best = fit_to_size(total, whole - matrices, |overhead| {
-            let mut evidence = self.measured.clone();
             evidence.overhead_bytes = Some(overhead);
             let plan = plan::compute(hyper, request.clone(), &evidence, types)?;
             Ok((parts.file_length(&plan)?, plan))

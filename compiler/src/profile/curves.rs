@@ -12,6 +12,7 @@ use super::rank;
 use super::sample::{ErrorCost, RowSample, costs};
 use crate::calibrate::CalibratedInput;
 use crate::event::{Event, Measurement, Progress};
+use crate::math::codes::MAX_ROW_RATIO;
 use crate::math::{FactoriseError, SecondMoment};
 use crate::options::{CodeKinds, EffortSettings};
 use crate::order::PermutedSource;
@@ -36,8 +37,34 @@ pub struct CurveInputs<'a> {
     pub rotated: bool,
 }
 
-/// Curves of matrices, curves of shared bases, and a note on factors.
-pub type MeasuredCurves = (Vec<LossCurve>, Vec<SharedLossCurve>, Option<String>);
+/// Measured curves of a model.
+#[derive(Clone, Debug, Default)]
+pub struct MeasuredCurves {
+    /// Curves of matrices.
+    pub curves: Vec<LossCurve>,
+    /// Curves of shared bases.
+    pub shared: Vec<SharedLossCurve>,
+    /// Summary of low-rank candidates.
+    pub factor_summary: Option<String>,
+    /// Notes on matrices with outliers.
+    pub outliers: Vec<String>,
+}
+
+/// Curve of a matrix.
+struct MatrixCurve {
+    curve: LossCurve,
+    /// Ratio of the low-rank bound to the codes' loss.
+    bound: Option<f64>,
+    /// Notes on outliers.
+    notes: Vec<String>,
+}
+
+/// Largest expected loss with rotation relative to that without, for which a matrix is rotated.
+///
+/// Rotation spreads the error of a column with large weights over columns with large inputs. The
+/// ratio is about 1 unless a few columns have both far larger weights and far smaller inputs than
+/// others, or the reverse.
+const MAX_LOSS_OF_ROTATION: f64 = 32.0;
 
 /// Measures the curves of matrices, those of shared bases, and a summary of low-rank candidates.
 pub fn measure(
@@ -64,16 +91,18 @@ pub fn measure(
         |index| {
             let matrix = members[index].matrix;
             if plan::is_router(matrix) {
-                Ok((unchanged_curve(matrix), None))
+                Ok(unchanged_curve(matrix))
             } else {
                 matrix_curve(inputs, &members[index]).map_err(of_source())
             }
         },
     )?;
     let mut curves = Vec::with_capacity(members.len());
-    for (member, (curve, ratio)) in members.iter().zip(measured) {
-        closest.add(std::slice::from_ref(member), ratio);
-        curves.push(curve);
+    let mut outliers = Vec::new();
+    for (member, measured) in members.iter().zip(measured) {
+        closest.add(std::slice::from_ref(member), measured.bound);
+        curves.push(measured.curve);
+        outliers.extend(measured.notes);
     }
     let measured = watch.run_steps(
         threads,
@@ -86,8 +115,12 @@ pub fn measure(
         closest.add(group, ratio);
         shared.extend(curve);
     }
-    let summary = inputs.considers_factors().then(|| closest.to_string());
-    Ok((curves, shared, summary))
+    Ok(MeasuredCurves {
+        curves,
+        shared,
+        factor_summary: inputs.considers_factors().then(|| closest.to_string()),
+        outliers,
+    })
 }
 
 impl CurveInputs<'_> {
@@ -181,19 +214,47 @@ pub(crate) fn types(member: &UnitMatrix, codes: CodeKinds) -> impl Iterator<Item
 }
 
 /// Returns the curve of a matrix that stays as in the source.
-fn unchanged_curve(matrix: MatrixId) -> LossCurve {
-    LossCurve {
+fn unchanged_curve(matrix: MatrixId) -> MatrixCurve {
+    let curve = LossCurve {
         matrix,
         points: Vec::new(),
         intermediate: Vec::new(),
+    };
+    MatrixCurve {
+        curve,
+        bound: None,
+        notes: Vec::new(),
     }
 }
 
-/// Returns the loss curve, and the ratio of the low-rank bound to the codes' loss.
-fn matrix_curve(
-    inputs: CurveInputs<'_>,
-    member: &UnitMatrix,
-) -> Result<(LossCurve, Option<f64>), MakeError> {
+/// Returns the notes on a matrix with outlying rows, or columns that make rotation harmful.
+fn outlier_notes(
+    source: &PermutedSource<'_>,
+    tensor: &ModelTensor,
+    sample: &RowSample,
+    unrotated: bool,
+) -> Vec<String> {
+    let name = &tensor.name;
+    let rows = sample.outliers.first().map(|largest| {
+        let (row, _) = source.source_position(tensor, largest.row, 0);
+        let count = sample.outliers.len();
+        format!(
+            "{name}: {count} of {} rows more than {MAX_ROW_RATIO} times as large as most others, the \
+             largest row {row}; they do not decide the codes of other rows",
+            tensor.rows
+        )
+    });
+    let columns = unrotated.then(|| {
+        format!(
+            "{name}: columns are not rotated, since a few have far larger weights with far smaller \
+             inputs than others, or the reverse"
+        )
+    });
+    rows.into_iter().chain(columns).collect()
+}
+
+/// Returns the loss curve of a matrix.
+fn matrix_curve(inputs: CurveInputs<'_>, member: &UnitMatrix) -> Result<MatrixCurve, MakeError> {
     let (source, treatment, codes) = (inputs.source, inputs.treatment, inputs.codes);
     let matrix = member.matrix;
     let read = MatrixCosts::new(inputs, member)?;
@@ -249,11 +310,13 @@ fn matrix_curve(
         rows: member.rows,
         sample: &sample,
     };
+    let rotated =
+        inputs.rotated && sample.relative_loss_of_rotation(&read.costs) <= MAX_LOSS_OF_ROTATION;
     let matrix_of = bands::MatrixInputs {
         read: &read,
         feedback: feedback.as_deref(),
         codes: codes.column_group_codes(),
-        rotated: inputs.rotated,
+        rotated,
     };
     let in_bands = bands::points(&matrix_of, &all, &of_classes)?;
     points.extend(in_bands.all);
@@ -262,12 +325,17 @@ fn matrix_curve(
         points,
         intermediate: in_bands.intermediate,
     };
-    let closest = if inputs.considers_factors() && matrix.projection().is_some() {
+    let bound = if inputs.considers_factors() && matrix.projection().is_some() {
         rank::add_factors(inputs, &read, &sample, &mut curve)?
     } else {
         None
     };
-    Ok((curve, closest))
+    let unrotated = inputs.rotated && !rotated;
+    Ok(MatrixCurve {
+        curve,
+        bound,
+        notes: outlier_notes(source, tensor, &sample, unrotated),
+    })
 }
 
 fn row_classes(

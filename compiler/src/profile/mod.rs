@@ -98,10 +98,11 @@ pub fn measure(
             low_rank: request.codes.evaluates_factors(),
             rotated: request.codes.rotates(),
         };
-        let (curves, shared, summary) = curves::measure(inputs, measured.threads(), watch)?;
-        evidence.factor_summary = summary;
-        evidence.curves = Some(curves);
-        evidence.shared = shared;
+        let found = curves::measure(inputs, measured.threads(), watch)?;
+        evidence.factor_summary = found.factor_summary;
+        evidence.curves = Some(found.curves);
+        evidence.shared = found.shared;
+        evidence.outliers = found.outliers;
         return Ok(evidence);
     }
     if reads_weights(request, target, calibrated) {
@@ -147,7 +148,7 @@ pub fn refinements(
         low_rank: false,
         rotated: request.codes.rotates(),
     };
-    Ok(curves::measure(inputs, measured.threads(), watch)?.0)
+    Ok(curves::measure(inputs, measured.threads(), watch)?.curves)
 }
 
 /// Branches are relative to `E‖h‖²`, by which the next norm divides: RMSNorm does not subtract the

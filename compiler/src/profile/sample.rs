@@ -2,6 +2,7 @@
 
 use htc_formats::CodecError;
 use htc_formats::DType;
+use htc_formats::bands::GROUP_COLS;
 use htc_formats::block;
 use htc_formats::model::MatrixId;
 use htc_formats::source::ModelTensor;
@@ -9,6 +10,7 @@ use htc_formats::source::ModelTensor;
 use crate::calibrate::CalibratedInput;
 use crate::codes::BlockCoder;
 use crate::gradient::Gradients;
+use crate::math::codes::{limits_of_sizes, row_size};
 use crate::math::{
     ErrorFeedback, SecondMoment, Weight, dense_energies, weighted_dense_energies,
     weighted_row_errors,
@@ -94,8 +96,49 @@ pub(super) struct RowSample {
     /// Indices of the sampled rows in the matrix.
     pub indices: Vec<usize>,
     pub represented_rows: Vec<f64>,
+    /// Rows far larger than the others, sampled or not.
+    pub outliers: Vec<OutlierRow>,
     /// Sweeps of the coder.
     pub sweeps: usize,
+}
+
+/// A row beyond [`MAX_ROW_RATIO`](crate::math::codes::MAX_ROW_RATIO).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct OutlierRow {
+    /// Index in the matrix.
+    pub row: usize,
+    /// Position among the given rows.
+    position: usize,
+    /// Factor to the limit, below 1.
+    limit: f32,
+}
+
+/// Returns the outliers among rows of a matrix, the largest first.
+fn outlier_rows(
+    source: &PermutedSource<'_>,
+    tensor: &ModelTensor,
+    among: &[u32],
+) -> Result<Vec<OutlierRow>, MakeError> {
+    let mut values = vec![0.0; tensor.cols];
+    let mut sizes = Vec::with_capacity(among.len());
+    for &row in among {
+        let row = row as usize;
+        let decoded = source.decode(tensor, row..row + 1, &mut values);
+        decoded.map_err(|error| MakeError::of_tensor(&tensor.name, error))?;
+        encode::check_finite(source, tensor, &values, row)?;
+        sizes.push(row_size(&values));
+    }
+    let limits = limits_of_sizes(&sizes).into_iter().enumerate();
+    let beyond = limits.filter(|&(_, limit)| limit < 1.0);
+    let mut found: Vec<OutlierRow> = beyond
+        .map(|(position, limit)| OutlierRow {
+            row: among[position] as usize,
+            position,
+            limit,
+        })
+        .collect();
+    found.sort_by(|a, b| a.limit.total_cmp(&b.limit).then(a.row.cmp(&b.row)));
+    Ok(found)
 }
 
 const LARGEST_EXPONENT: f64 = 30.0;
@@ -154,7 +197,8 @@ fn systematic_sample(chances: &[f64]) -> impl Iterator<Item = (usize, f64)> {
 }
 
 impl RowSample {
-    /// Samples rows among the given ones, with probability by cost.
+    /// Samples rows among the given ones, with probability by cost, and outliers with certainty:
+    /// few rows with errors that no other row has.
     pub fn draw(
         source: &PermutedSource<'_>,
         tensor: &ModelTensor,
@@ -163,7 +207,11 @@ impl RowSample {
         effort: EffortSettings,
     ) -> Result<RowSample, MakeError> {
         let (rows, cols) = (among.len().min(effort.sampled_rows), tensor.cols);
-        let chances = inclusion_probabilities(costs, among, rows);
+        let mut chances = inclusion_probabilities(costs, among, rows);
+        let outliers = outlier_rows(source, tensor, among)?;
+        for outlier in outliers.iter().take(rows.div_ceil(2)) {
+            chances[outlier.position] = 1.0;
+        }
         let taken = systematic_sample(&chances)
             .map(|(index, stands_for)| (among[index] as usize, stands_for));
         let (indices, stand_for): (Vec<usize>, Vec<f64>) = taken.unzip();
@@ -180,6 +228,7 @@ impl RowSample {
             values,
             indices,
             represented_rows: stand_for,
+            outliers,
             sweeps: effort.sweeps,
         })
     }
@@ -251,6 +300,32 @@ impl RowSample {
         let rows = values.chunks(self.cols.max(1)).zip(roots);
         rows.flat_map(|(row, root)| row.iter().map(move |value| value * root))
             .collect()
+    }
+
+    /// Returns the expected loss of codes in column groups with rotation, relative to that without:
+    /// the error of a column is proportional to its own weights without, and to the mean of its
+    /// group with.
+    pub fn relative_loss_of_rotation(&self, costs: &[ErrorCost]) -> f64 {
+        let (mut rotated, mut plain) = (0.0, 0.0);
+        for cost in costs {
+            let mut energies = vec![0.0; self.cols];
+            let weighted = self.weighted_rows(&self.values, cost);
+            for row in weighted.chunks_exact(self.cols.max(1)) {
+                let pairs = energies.iter_mut().zip(row);
+                pairs.for_each(|(sum, &w)| *sum += f64::from(w).powi(2));
+            }
+            let moments: Vec<f64> = (0..cost.order)
+                .map(|col| cost.moment[col * cost.order + col])
+                .collect();
+            let groups = energies.chunks_exact(GROUP_COLS);
+            for (energies, moments) in groups.zip(moments.chunks_exact(GROUP_COLS)) {
+                let mean = energies.iter().sum::<f64>() / GROUP_COLS as f64;
+                rotated += mean * moments.iter().sum::<f64>();
+                let pairs = energies.iter().zip(moments);
+                plain += pairs.map(|(energy, moment)| energy * moment).sum::<f64>();
+            }
+        }
+        if plain > 0.0 { rotated / plain } else { 1.0 }
     }
 
     pub fn weight<'a>(&self, values: &'a [f32]) -> Weight<'a> {

@@ -33,17 +33,17 @@ pub use state::TuningPoint;
 use state::TuningState;
 
 /// States of other versions are ignored.
-const VERSION: u32 = 4;
+const VERSION: u32 = 5;
 
 const SEED: u64 = 0x7475_6e69_6e67;
 
 const POSITIONS_PER_STEP: usize = 2048;
 
-const MAX_WINDOWS: usize = 16;
+const MAX_WINDOWS: usize = 8;
 
-const MEASUREMENTS: usize = 8;
+const MEASUREMENTS: usize = 4;
 
-const PATIENCE: usize = 3;
+const PATIENCE: usize = 2;
 
 /// Inputs of a tuning.
 #[derive(Clone, Copy)]

@@ -36,6 +36,7 @@ mod killed;
 mod kv;
 mod kv_bases;
 mod live;
+mod outliers;
 mod padding;
 mod plan;
 mod planes;

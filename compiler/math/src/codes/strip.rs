@@ -14,6 +14,7 @@ use htc_formats::bands::{
 
 use super::coded::{CodedColumnGroup, CodedTile};
 use super::metric::QuadMetric;
+use super::outliers::{clear_outliers, row_limits};
 use super::refit::ColumnFit;
 use super::rows::CarriedErrors;
 use super::trellis::PathStart;
@@ -71,6 +72,8 @@ pub(super) struct TileState {
     pub values: Vec<f32>,
     counts: Vec<f32>,
     scales: Vec<f32>,
+    /// Limits of the sizes in `scales`.
+    limits: Vec<f32>,
     pub coded: CodedTile,
 }
 
@@ -126,6 +129,7 @@ impl<'a> TileCoder<'a> {
             return Err(length);
         }
         let first = index * TILE_ROWS;
+        let limits = row_limits(rows);
         let step = self.carried.rows_per_step().unwrap_or(TILE_ROWS);
         let mut coded = CodedTile::default();
         let mut ends: EndStates = vec![None; cols.div_ceil(QUAD)];
@@ -141,7 +145,7 @@ impl<'a> TileCoder<'a> {
                 },
                 ends: end == rows.rows,
             };
-            let mut strip = self.begin(first, rows, &part)?;
+            let mut strip = self.begin(first, rows, &part, &limits)?;
             for band in 0..self.codes.len() {
                 self.quantise_column_group(&mut strip, band, &part, &mut ends)?;
                 if let Some(feedback) = feedback {
@@ -153,10 +157,12 @@ impl<'a> TileCoder<'a> {
             }
             let exact = &rows.values[start * cols..end * cols];
             let pairs = exact.iter().zip(&strip.values);
-            let errors: Vec<f32> = pairs.map(|(w, value)| w - value).collect();
+            let mut errors: Vec<f32> = pairs.map(|(w, value)| w - value).collect();
+            clear_outliers(&limits[start..end], cols, &mut errors);
             self.carried.record_errors(first + start, &errors);
             if let (Some(fit), Some(feedback)) = (&mut self.fit, feedback) {
                 let rows = self.guide.rows;
+                clear_outliers(&limits[start..end], cols, &mut strip.values);
                 fit.add(first + start, &strip.values, &errors, rows, feedback);
             }
             coded.append(strip.coded);
@@ -200,6 +206,7 @@ impl<'a> TileCoder<'a> {
         first: usize,
         rows: Weight<'_>,
         part: &RowRange,
+        limits: &[f32],
     ) -> Result<TileState, FactoriseError> {
         let cols = rows.cols;
         let all = || {
@@ -245,6 +252,7 @@ impl<'a> TileCoder<'a> {
             values: vec![0.0; count * cols],
             counts: counts.collect(),
             scales: of_trellis,
+            limits: all().map(|row| limits[row]).collect(),
             coded: CodedTile {
                 row_scales: scales,
                 column_groups: Vec::with_capacity(self.codes.len()),
@@ -389,16 +397,22 @@ impl TileState {
         let count = wanted.len() + padding;
         let mut targets = vec![[0.0; QUAD]; count];
         let mut importance = vec![[0.0; QUAD]; count];
-        // In units of the mean row, to stay within the range of f32.
         let rows = &self.scales;
-        let mean = rows.iter().map(|&row| f64::from(row).powi(2)).sum::<f64>() / rows.len() as f64;
+        let sizes = rows
+            .iter()
+            .zip(&self.limits)
+            .map(|(row, limit)| row * limit);
+        let sizes: Vec<f32> = sizes.collect();
+        // In units of the mean row, to stay within the range of f32.
+        let mean = sizes.iter().map(|&row| f64::from(row).powi(2)).sum::<f64>();
+        let mean = mean / sizes.len() as f64;
         let mean = mean.max(f64::MIN_POSITIVE).sqrt() as f32;
         let widest = (0..QUAD).map(|c| diagonal[c].sqrt() * columns[c]);
         let widest = widest.fold(f32::MIN_POSITIVE, f32::max);
         for (r, (&row, &counts)) in rows.iter().zip(&self.counts).enumerate() {
             for c in 0..QUAD {
                 targets[r][c] = divide_or_zero(wanted[r][c], row * columns[c]);
-                let size = (row / mean * columns[c] / widest).powi(2);
+                let size = (sizes[r] / mean * columns[c] / widest).powi(2);
                 importance[r][c] = counts * size * diagonal[c];
             }
         }

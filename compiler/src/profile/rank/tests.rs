@@ -51,6 +51,7 @@ fn smaller_rank_stores_a_prefix_of_the_factors() {
         values: vec![0.0; 2 * cols],
         indices: vec![5, 2],
         represented_rows: vec![1.0; 2],
+        outliers: Vec::new(),
         sweeps: 0,
     };
     let form = |rank, dtype| MatrixForm::LowRank {

@@ -56,6 +56,7 @@ fn logit_errors_cost_exponentially_and_others_quadratically() {
         values: vec![1.0, 3.0],
         indices: vec![4, 1],
         represented_rows: vec![1.0, 10.0],
+        outliers: Vec::new(),
         sweeps: 0,
     };
     let mut cost = ErrorCost {
@@ -72,4 +73,46 @@ fn logit_errors_cost_exponentially_and_others_quadratically() {
     assert!((sample.cost(&stored, &cost) - likelier).abs() < 1e-12);
     let far = sample.cost(&[1e6, 3.0], &cost);
     assert!(far.is_finite() && far > 1e12, "{far}");
+}
+
+/// Rotation moves errors from a column of large weights to one of large inputs.
+#[test]
+fn rotation_loses_where_few_columns_have_large_weights_and_small_inputs() {
+    let sample = |large: f32| {
+        let mut values = vec![1.0; 64];
+        values[5] = large;
+        RowSample {
+            rows: 1,
+            cols: 64,
+            values,
+            indices: vec![0],
+            represented_rows: vec![1.0],
+            outliers: Vec::new(),
+            sweeps: 0,
+        }
+    };
+    let cost = |small: f64| {
+        let mut moment = vec![0.0; 64 * 64];
+        (0..64).for_each(|i| moment[i * 65] = 1.0);
+        moment[5 * 65] = small;
+        ErrorCost {
+            of_logits: false,
+            rows: vec![1.0],
+            order: 64,
+            moment,
+        }
+    };
+    let close = |found: f64, expected: f64| {
+        assert!((found / expected - 1.0).abs() < 1e-6, "{found} {expected}");
+    };
+    close(sample(1.0).relative_loss_of_rotation(&[cost(1.0)]), 1.0);
+    close(sample(1e3).relative_loss_of_rotation(&[cost(1.0)]), 1.0);
+    let rotated = (1e6 + 31.0) / 32.0 * (31.0 + 1e-6) + 32.0;
+    let plain = 1e6 * 1e-6 + 31.0 + 32.0;
+    let expected = rotated / plain;
+    close(
+        sample(1e3).relative_loss_of_rotation(&[cost(1e-6)]),
+        expected,
+    );
+    close(sample(1.0).relative_loss_of_rotation(&[]), 1.0);
 }
