@@ -30,7 +30,12 @@ fn folders_and_ggufs_give_the_same_vocabulary() {
             println!("skipped: {}: no equal tokens", folder.display());
             continue;
         }
-        let read = Vocabulary::from_hugging_face(&folder).unwrap();
+        let mut read = Vocabulary::from_hugging_face(&folder).unwrap();
+        // A GGUF cannot state the form, and llama.cpp does not normalise.
+        if read.normalization.take().is_some() {
+            let json = std::fs::read_to_string(folder.join("tokenizer.json")).unwrap();
+            assert!(json.contains("\"NFC\""), "{}", folder.display());
+        }
         let expected = vocabulary_of(&folder.join("model.gguf"));
         assert!(read == expected, "{}", folder.display());
         models += 1;
@@ -77,6 +82,29 @@ fn characters_with_byte_fallback() {
                 let plain = tokenizer.encode(text, AddSpecialTokens::TextOnly);
                 let shown = text.replace('\u{2581}', " ");
                 assert_eq!(tokenizer.decode(&plain), shown, "{name}");
+            }
+        }
+    }
+}
+
+/// Every scheme of `Metaspace`, every Unicode form, and added tokens that are matched in the
+/// normalised text, with the ids of `tokenizers`.
+#[test]
+fn rules_of_tokenizer_json_give_the_same_ids() {
+    for (model, rules) in [
+        ("characters_tokenizer.json", "rules_characters_ids.json"),
+        ("bpe_tokenizer.json", "rules_bytes_ids.json"),
+    ] {
+        let (model, rules) = (fixture(model), fixture(rules));
+        for (name, changes) in rules["variants"].as_object().unwrap() {
+            let mut variant = model.clone();
+            for (entry, value) in changes.as_object().unwrap() {
+                variant[entry] = value.clone();
+            }
+            let tokenizer = Tokenizer::new(from_json(&variant)).unwrap();
+            for (text, expected) in cases(&rules["texts"], &rules["ids"][name]) {
+                let found = tokenizer.encode_with_special(text, AddSpecialTokens::TextOnly);
+                assert_eq!(found, expected, "{name}: {text:?}");
             }
         }
     }
