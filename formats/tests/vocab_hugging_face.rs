@@ -224,7 +224,10 @@ fn unsupported_features_are_named() {
         (
             "/model/merges",
             json!(["a b", "b a"]),
-            &["tokenizer.json: merge 1 produces a token that is not in the vocabulary", "\"ba\""],
+            &[
+                "tokenizer.json: merge 1 produces a token that is not in the vocabulary",
+                "\"ba\"",
+            ],
         ),
         ("/model", json!({"vocab": {}}), &["model.type", "missing"]),
     ] {

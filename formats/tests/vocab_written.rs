@@ -104,10 +104,7 @@ fn synthetic_vocabularies() -> Vec<Vocabulary> {
         vocabulary.split_before_spaces = split;
         all.push(vocabulary);
     }
-    for (form, normalized) in [
-        (UnicodeForm::Nfc, vec![]),
-        (UnicodeForm::Nfkd, vec![6]),
-    ] {
+    for (form, normalized) in [(UnicodeForm::Nfc, vec![]), (UnicodeForm::Nfkd, vec![6])] {
         let mut bytes = letters(BYTE_LEVEL);
         bytes.kinds[0] = TokenKind::Control;
         bytes.pre = PreTokenizer::from_name("qwen2");

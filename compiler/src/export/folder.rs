@@ -200,7 +200,9 @@ fn reopen(path: &Path, model: &ModelFile) -> Result<(), ExportError> {
     }
     check::compare_hyper_parameters(&model.hyper, RopePairs::Halves, &found)?;
     match (&model.vocabulary, &opened.vocabulary) {
-        (Ok(expected), Ok(found)) => check::compare_vocabularies(expected, found, Container::Folder),
+        (Ok(expected), Ok(found)) => {
+            check::compare_vocabularies(expected, found, Container::Folder)
+        }
         (Ok(_), Err(error)) => Err(ExportError::Reopened(error.to_string())),
         (Err(_), _) => Ok(()),
     }

@@ -360,9 +360,8 @@ impl Vocabulary {
         let mut tokens = self.tokens.iter().zip(&self.kinds);
         self.model == SENTENCE_PIECE
             && !self.merges.is_empty()
-            && tokens.any(|(text, kind)| {
-                *kind == TokenKind::UserDefined && text.contains('\u{2581}')
-            })
+            && tokens
+                .any(|(text, kind)| *kind == TokenKind::UserDefined && text.contains('\u{2581}'))
     }
 
     /// Returns true if the space prefix is part of the normalisation: every text gets it.

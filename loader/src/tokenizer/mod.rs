@@ -198,9 +198,7 @@ impl Tokenizer {
         match &self.method {
             Algorithm::Scores(merger) => {
                 let mut merging = merger.new_buffers();
-                self.encode_sentencepiece(&pieces, &mut ids, |text, ids| {
-                    merging.encode(text, ids)
-                });
+                self.encode_sentencepiece(&pieces, &mut ids, |text, ids| merging.encode(text, ids));
             }
             Algorithm::Characters(characters) => {
                 let mut joining = characters.pairs.start();

@@ -44,7 +44,11 @@ impl VocabularyBuilder {
         tokenizer: TokenizerJson,
         collapses: bool,
     ) -> Result<Self, VocabularyError> {
-        if let Some(version) = tokenizer.version.as_ref().filter(|version| *version != "1.0") {
+        if let Some(version) = tokenizer
+            .version
+            .as_ref()
+            .filter(|version| *version != "1.0")
+        {
             return Err(unsupported_json("version", version, "1.0"));
         }
         check_model(&tokenizer.model)?;
@@ -282,10 +286,7 @@ fn check_model(model: &Model) -> Result<(), VocabularyError> {
 }
 
 /// Returns the merges as pairs of ids.
-fn merges(
-    merges: &[Merge],
-    ids: &HashMap<&str, u32>,
-) -> Result<Vec<(u32, u32)>, VocabularyError> {
+fn merges(merges: &[Merge], ids: &HashMap<&str, u32>) -> Result<Vec<(u32, u32)>, VocabularyError> {
     let refuse = |rank: usize, problem: String| {
         let problem =
             format!("merge {rank} {problem}; copy the tokenizer's files again from their source");
@@ -314,10 +315,7 @@ fn merges(
 
 /// `tokenizers` gives an added token the id of the same text in the vocabulary, or the next one; it
 /// only warns if the file states another.
-fn check_added_ids(
-    added: &[AddedToken],
-    ids: &HashMap<&str, u32>,
-) -> Result<(), VocabularyError> {
+fn check_added_ids(added: &[AddedToken], ids: &HashMap<&str, u32>) -> Result<(), VocabularyError> {
     let mut next = ids.len() as u32;
     let mut seen = HashSet::new();
     for AddedToken { id, content, .. } in added.iter().filter(|token| !token.content.is_empty()) {
@@ -340,10 +338,7 @@ fn check_added_ids(
 
 /// Checks that a byte-level model uses neither `unk_token` nor `byte_fallback`, which it does for
 /// bytes that have no token.
-fn check_no_unknown_bytes(
-    model: &Model,
-    ids: &HashMap<&str, u32>,
-) -> Result<(), VocabularyError> {
+fn check_no_unknown_bytes(model: &Model, ids: &HashMap<&str, u32>) -> Result<(), VocabularyError> {
     let mut text = [0; 4];
     let missing =
         rules::missing_byte(|character| ids.contains_key(&*character.encode_utf8(&mut text)));
@@ -352,7 +347,11 @@ fn check_no_unknown_bytes(
     };
     let with = |found: &str| format!("{found} for a vocabulary without the byte {missing:?}");
     if model.byte_fallback {
-        return Err(unsupported_json("model.byte_fallback", with("true"), "false"));
+        return Err(unsupported_json(
+            "model.byte_fallback",
+            with("true"),
+            "false",
+        ));
     }
     match &model.unk_token {
         None => Ok(()),

@@ -125,7 +125,8 @@ impl HuggingFaceFiles {
                 base.set_normalized_tokens()?;
                 let Vocabulary { merges, scores, .. } = &base.vocabulary;
                 if base.vocabulary.pre.is_none() && merges.is_empty() && scores.is_empty() {
-                    let problem = "model.merges is empty; copy the tokenizer's files again from their source";
+                    let problem =
+                        "model.merges is empty; copy the tokenizer's files again from their source";
                     return Err(file(TOKENIZER_JSON, problem));
                 }
                 (base, processor)

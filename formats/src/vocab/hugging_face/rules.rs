@@ -167,7 +167,10 @@ fn metaspace(component: &Component) -> Option<(Scheme, bool)> {
     if component.kind != "Metaspace" || component.replacement.as_deref() != Some(SPACE) {
         return None;
     }
-    let scheme = match (component.prepend_scheme.as_deref(), component.add_prefix_space) {
+    let scheme = match (
+        component.prepend_scheme.as_deref(),
+        component.add_prefix_space,
+    ) {
         (None | Some("never"), Some(false)) | (Some("never"), _) => Scheme::Never,
         (_, Some(false)) => return None,
         (None | Some("always"), _) => Scheme::Always,

@@ -67,7 +67,9 @@ pub(super) fn post_process(
     let is = |id: &mut Option<u32>, token: &TemplateText| {
         let named = || {
             let mut texts = (0..).zip(tokens);
-            texts.find(|(_, text)| **text == token.text).map(|(id, _)| id)
+            texts
+                .find(|(_, text)| **text == token.text)
+                .map(|(id, _)| id)
         };
         *id = id.or_else(named);
         let Some(id) = *id else { return false };

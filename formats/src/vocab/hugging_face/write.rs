@@ -233,7 +233,9 @@ fn merges(vocabulary: &Vocabulary) -> Vec<[&str; 2]> {
     let merges = scores::merges(scored.collect());
     let text = |id| vocabulary.text(id);
     let pairs = merges.into_iter().map(|merge| merge.pair);
-    pairs.map(|(left, right)| [text(left), text(right)]).collect()
+    pairs
+        .map(|(left, right)| [text(left), text(right)])
+        .collect()
 }
 
 fn tokenizer_config(vocabulary: &Vocabulary, context: usize) -> Value {
