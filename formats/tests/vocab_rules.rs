@@ -148,6 +148,18 @@ fn rules_that_are_not_applied_are_refused_by_name() {
     contradiction["add_prefix_space"] = json!(false);
     let nfc = json!({"type": "NFC"});
     let prepend = json!({"type": "Prepend", "prepend": "x"});
+    let overlapping = |first: &str, second: &str| {
+        let tokens = json!([{"id": 5, "content": first}, {"id": 6, "content": second}]);
+        vec![("/added_tokens", tokens)]
+    };
+    for fine in [
+        overlapping("  ", "   "),
+        overlapping("<xy", "yz"),
+        overlapping("a", "ab"),
+    ] {
+        let tokens = read_json(&with(&fine)).map(|found| found.tokens.len());
+        assert_eq!(tokens, Ok(7));
+    }
     for (changes, words) in [
         (
             vec![("/normalizer", json!({"type": "Lowercase"}))],
@@ -198,6 +210,14 @@ fn rules_that_are_not_applied_are_refused_by_name() {
             "decoder is \"WordPiece\"",
         ),
         (vec![("/model/merges", json!([]))], "model.merges is empty"),
+        (
+            overlapping("<x", "xyz"),
+            "\"<x\" and \"xyz\", which can overlap",
+        ),
+        (
+            overlapping("  ", " xy"),
+            "\"  \" and \" xy\", which can overlap",
+        ),
         (
             vec![("/added_tokens/0/id", json!(3))],
             "\"<s>\" has the id 3, expected 0",

@@ -110,6 +110,53 @@ fn rules_of_tokenizer_json_give_the_same_ids() {
     }
 }
 
+/// A control token that is matched in the normalised text is text inside a user's message too.
+#[test]
+fn normalised_control_tokens_in_messages_are_text() {
+    let mut model = fixture("characters_tokenizer.json");
+    let id = model["model"]["vocab"].as_object().unwrap().len() as u32;
+    let token =
+        serde_json::json!({"id": id, "content": "<x>", "special": true, "normalized": true});
+    model["added_tokens"].as_array_mut().unwrap().push(token);
+    let rules = fixture("rules_characters_ids.json");
+    for variant in ["prepend NFC", "always NFKD", "replace NFD"] {
+        model["pre_tokenizer"] = serde_json::Value::Null;
+        for (entry, value) in rules["variants"][variant].as_object().unwrap() {
+            model[entry] = value.clone();
+        }
+        let tokenizer = Tokenizer::new(from_json(&model)).unwrap();
+        let text = "cafe\u{301} <x> é <x>b <x>";
+        let said = text.find("é").unwrap()..text.find('b').unwrap();
+        let count = |ids: &[u32]| ids.iter().filter(|&&one| one == id).count();
+        let add = AddSpecialTokens::TextOnly;
+        let all = tokenizer.encode_with_special(text, add);
+        let some = tokenizer.encode_conversation(text, std::slice::from_ref(&said), add);
+        assert_eq!((count(&all), count(&some)), (3, 2), "{variant}");
+        assert_eq!(count(&tokenizer.encode(text, add)), 0, "{variant}");
+        assert_eq!(tokenizer.find_control_token("a <x>"), Some("<x>"));
+    }
+}
+
+/// Runs of spaces are merged; the added token is matched as it is written. Both decode to spaces.
+#[test]
+fn added_tokens_of_u_2581_are_literal() {
+    let mut model = fixture("characters_tokenizer.json");
+    let vocab = model["model"]["vocab"].as_object_mut().unwrap();
+    let id = vocab.len() as u32;
+    vocab.insert("▁▁▁".to_owned(), id.into());
+    let token = serde_json::json!({"id": id, "content": "▁▁▁", "normalized": false});
+    model["added_tokens"].as_array_mut().unwrap().push(token);
+    model["normalizer"] = serde_json::json!(
+        {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
+    );
+    let tokenizer = Tokenizer::new(from_json(&model)).unwrap();
+    let encode = |text: &str| tokenizer.encode(text, AddSpecialTokens::TextOnly);
+    let literal = encode("a▁▁▁b");
+    assert_eq!(literal[1], id);
+    assert!(!encode("a   b").contains(&id));
+    assert_eq!(tokenizer.decode(&literal), "a   b");
+}
+
 #[test]
 fn scores_and_merges_agree() {
     let demo = concat!(env!("CARGO_MANIFEST_DIR"), "/../assets/demo");

@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use super::json::{AddedToken, Merge, Model, TokenizerJson};
 use super::{TOKENIZER_CONFIG, TOKENIZER_JSON, file, rules, unsupported_json};
+use crate::limits::MAX_SPECIAL_BYTES;
 use crate::vocab::{TokenKind, Vocabulary, VocabularyError, byte_value};
 
 /// Score of added tokens, as assigned by converters to GGUF.
@@ -68,6 +69,7 @@ impl VocabularyBuilder {
         }
         vocabulary.merges = merges(&model.merges, &ids)?;
         check_added_ids(&added_tokens, &ids)?;
+        check_overlaps(&added_tokens)?;
         drop(ids);
         let entries = model.vocab.0;
         let mut base = VocabularyBuilder {
@@ -332,6 +334,43 @@ fn check_added_ids(added: &[AddedToken], ids: &HashMap<&str, u32>) -> Result<(),
         };
         let problem = format!("{problem}; save the tokenizer again with transformers");
         return Err(file(TOKENIZER_JSON, &problem));
+    }
+    Ok(())
+}
+
+/// Checks that matching the longest added token first, as llama.cpp does, finds the same tokens as
+/// matching the left-most first, as `tokenizers` does: a token that overlaps the end of another must
+/// not be longer, unless both are runs of one character. Too much text is refused later.
+fn check_overlaps(added: &[AddedToken]) -> Result<(), VocabularyError> {
+    let texts = || added.iter().map(|token| token.content.as_str());
+    if texts().map(str::len).sum::<usize>() > MAX_SPECIAL_BYTES {
+        return Ok(());
+    }
+    let is_run = |text: &str| {
+        let first = text.chars().next();
+        text.chars().all(|character| Some(character) == first)
+    };
+    // By the start of a token, the longest that is no run and the longest run.
+    let mut longest: HashMap<&str, [&str; 2]> = HashMap::new();
+    for text in texts() {
+        let kind = usize::from(is_run(text));
+        for (at, _) in text.char_indices().skip(1) {
+            let known = &mut longest.entry(&text[..at]).or_default()[kind];
+            if known.len() < text.len() {
+                *known = text;
+            }
+        }
+    }
+    for first in texts() {
+        let kinds = if is_run(first) { 1 } else { 2 };
+        for (at, _) in first.char_indices().skip(1) {
+            let seconds = longest.get(&first[at..]).into_iter().flatten().take(kinds);
+            if let Some(second) = seconds.into_iter().find(|text| text.len() > first.len()) {
+                let found = format!("{first:?} and {second:?}, which can overlap");
+                let supported = "tokens that do not overlap";
+                return Err(unsupported_json("added_tokens", found, supported));
+            }
+        }
     }
     Ok(())
 }
