@@ -157,6 +157,27 @@ PRE_TOKENIZERS = {
     "tekken": sequence(split(TEKKEN), byte_level(False)),
 }
 
+RULE_TEXTS = [
+    "",
+    " ",
+    "  ",
+    "Hello  world\n it <s>x a",
+    " Hello",
+    "<s>Hello</s> world <s>  x</s>",
+    "<s> a <s></s>b c",
+    "a\u2581b \u2581 c<s>\u2581d",
+    "word</s>",
+    "café déjà vu",
+    "cafe\u0301 de\u0301ja\u0300 vu",
+    "한국어 텍스트",
+    "\u1112\u1161\u11ab\u1100\u116e\u11a8\u110b\u1165",
+    "ﬁ ½ Ⅷ \u00a0x ﷺ",
+    "a<s>\u0301b <s\u0301> e</s>\u0301",
+    "A\u030a\u0323 q\u0323\u0307 \u0344 \u212b",
+    "see<x>that <x>  <x> <y> x<y>  z",
+    "the<xe\u0301><s><xé>",
+]
+
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 
 
@@ -194,6 +215,10 @@ def tokenizers_fixtures():
     write("words.json", {"texts": TEXTS, "words": words})
     write("bpe_ids.json", {"texts": TEXTS, "pre_tokenizers": PRE_TOKENIZERS, "ids": ids})
     characters_fixture(Tokenizer)
+    added = [dict(token) for token in model["added_tokens"]]
+    added += [dict(added[0], id=len(model["model"]["vocab"]), content="<s>")]
+    rules_model = dict(model, added_tokens=added)
+    rules_fixture(Tokenizer, rules_model, "bytes")
 
 
 def characters_fixture(Tokenizer):
@@ -257,6 +282,57 @@ def characters_fixture(Tokenizer):
         variant = Tokenizer.from_str(json.dumps(variant))
         ids[name] = [variant.encode(text).ids for text in texts]
     write("characters_ids.json", {"texts": texts, "variants": variants, "ids": ids})
+    rules_fixture(Tokenizer, model, "characters")
+
+
+def rules_fixture(Tokenizer, model, name):
+    """Ids by every rule for spaces, Unicode forms and added tokens that are normalised."""
+    replace = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
+    prepend = {"type": "Prepend", "prepend": "▁"}
+    size = max(len(model["model"]["vocab"]), *(old["id"] + 1 for old in model["added_tokens"]))
+    token = {"single_word": False, "lstrip": False, "rstrip": False, "special": False}
+    added = model["added_tokens"] + [
+        dict(token, id=size, content="<x>", normalized=True),
+        dict(token, id=size + 1, content="<y>", normalized=True, lstrip=True, rstrip=True),
+        dict(token, id=size + 2, content="<xé>", normalized=True),
+    ]
+    forms = {"": None} | {form: {"type": form} for form in ["NFC", "NFD", "NFKC", "NFKD"]}
+    variants = {}
+    if name == "bytes":
+        for form, step in forms.items():
+            change = {"normalizer": step, "added_tokens": model["added_tokens"]}
+            variants[form or "none"] = change
+            variants[f"{form or 'none'} added"] = dict(change, added_tokens=added)
+    else:
+        for scheme in ["always", "first", "never"]:
+            for split_spaces in [True, False]:
+                variants[f"{scheme} {split_spaces}"] = {
+                    "pre_tokenizer": {
+                        "type": "Metaspace",
+                        "replacement": "▁",
+                        "prepend_scheme": scheme,
+                        "split": split_spaces,
+                    },
+                }
+        for form, step in forms.items():
+            steps = [step] * bool(step)
+            for rule, rest in {"prepend": [prepend, replace], "replace": [replace]}.items():
+                variants[f"{rule} {form}"] = {
+                    "normalizer": {"type": "Sequence", "normalizers": steps + rest},
+                }
+            if step:
+                variants[f"always {form}"] = dict(variants["always False"], normalizer=step)
+        # The reader refuses the stripping of spaces where no space is put before a text.
+        plain = [dict(token, lstrip=False, rstrip=False) for token in added]
+        for key in list(variants):
+            strips = not key.startswith(("never", "replace"))
+            added_tokens = added if strips else added[:-3] + plain[-3:]
+            variants[f"{key} added"] = dict(variants[key], added_tokens=added_tokens)
+    ids = {}
+    for key, change in variants.items():
+        variant = Tokenizer.from_str(json.dumps(dict(model, **change)))
+        ids[key] = [variant.encode(text).ids for text in RULE_TEXTS]
+    write(f"rules_{name}_ids.json", {"texts": RULE_TEXTS, "variants": variants, "ids": ids})
 
 
 def peer_fixtures(program):

@@ -14,10 +14,11 @@ use std::path::{Path, PathBuf};
 use htc_formats::htz::{HEADER_BYTES, Htz, HtzError, MAX_MANIFEST_1_BYTES, Manifest, Record};
 use htc_formats::limits::MAX_VALUES_OF_MANIFEST_1;
 use htc_formats::source::ModelFile;
+use htc_formats::vocab::{TokenKind, UnicodeForm, Vocabulary};
 use htz_common::{
     Model, allocated, banded, based, classed, forged, formed, json, measured, mixed, padded,
     put_manifest, refined, reseal, reseal_header, rotated, sealed, tabled, treated, varied,
-    with_experts, with_kernels,
+    with_experts, with_kernels, with_tokenizer_rules,
 };
 use serde_json::{Value, json};
 
@@ -43,7 +44,7 @@ fn version_1() -> [(u16, Model, usize); 15] {
     ]
 }
 
-fn version_2() -> [(&'static str, Model); 16] {
+fn version_2() -> [(&'static str, Model); 17] {
     [
         ("forms", mixed()),
         ("roles", varied()),
@@ -61,6 +62,7 @@ fn version_2() -> [(&'static str, Model); 16] {
         ("source", sealed()),
         ("kernels", with_kernels()),
         ("experts", with_experts()),
+        ("tokenizer_rules", with_tokenizer_rules()),
     ]
 }
 
@@ -147,6 +149,40 @@ fn artifacts_of_version_2_are_reproduced() {
         check_contents(&htz, &model);
     }
     assert!(absent.is_empty(), "written: {absent:?}");
+}
+
+#[test]
+fn every_tokenizer_rule_must_be_required() {
+    let literal: fn(&mut Vocabulary) = |one| {
+        one.scores.clear();
+        one.merges = vec![(3, 4)];
+        one.tokens[5] = "▁▁".to_owned();
+        one.kinds[5] = TokenKind::UserDefined;
+    };
+    let changes: [(&str, fn(&mut Vocabulary)); 5] = [
+        ("form", |one| one.normalization = Some(UnicodeForm::Nfkd)),
+        ("prefix", |one| one.space_prefix_if_absent = true),
+        ("split", |one| one.split_before_spaces = true),
+        ("normalised tokens", |one| one.match_normalized = vec![1]),
+        ("literal spaces", literal),
+    ];
+    for (name, change) in changes {
+        let mut model = mixed();
+        change(&mut model.vocabulary);
+        let features = [Manifest::VOCABULARY, Manifest::TOKENIZER_RULES];
+        model.manifest.requires.extend(features.map(str::to_owned));
+        let file = model.bytes();
+        Htz::parse(&file).unwrap().vocabulary().unwrap();
+        let fewer = forged(&file, |json| {
+            let requires = json["requires"].as_array_mut().unwrap();
+            requires.retain(|feature| feature != Manifest::TOKENIZER_RULES);
+        });
+        let fault = Htz::parse(&fewer).unwrap().vocabulary().unwrap_err();
+        assert!(
+            matches!(&fault, HtzError::FeatureNotRequired { feature } if feature == Manifest::TOKENIZER_RULES),
+            "{name}: {fault}"
+        );
+    }
 }
 
 fn refused(file: &[u8], change: impl FnOnce(&mut Value)) -> String {

@@ -171,34 +171,3 @@ fn tokens_are_added_to_sentence_piece_models() {
     let said = read(far).unwrap_err().to_string();
     assert!(said.contains("<new>") && said.contains("below"), "{said}");
 }
-
-/// `tokenizer.json` is what transformers reads, also next to a `tokenizer.model`.
-#[test]
-fn added_tokens_of_tokenizer_json_count_next_to_a_sentence_piece_model() {
-    let files = HuggingFaceFiles {
-        tokenizer_model: Some(sentence_piece(&[BPE], &[(4, 0)])),
-        tokenizer_json: bytes_of(json!({
-            "added_tokens": [
-                {"id": 0, "content": "<unk>", "special": true},
-                {"id": 2, "content": "</s>", "special": true, "rstrip": true},
-                {"id": 4, "content": "<renamed>", "special": true},
-                {"id": 5, "content": "▁▁", "special": false},
-                {"id": 6, "content": "<start>", "special": true},
-            ],
-            "model": {"type": "BPE", "vocab": {}, "merges": []},
-        })),
-        ..HuggingFaceFiles::default()
-    };
-    let vocabulary = read(files).unwrap();
-    assert_eq!(vocabulary.tokens[4..], ["<renamed>", "  ", "<start>"]);
-    assert_eq!(vocabulary.kinds[0], TokenKind::Unknown);
-    assert_eq!(vocabulary.strip_after, [2]);
-    let expected = [
-        TokenKind::Control,
-        TokenKind::UserDefined,
-        TokenKind::Control,
-    ];
-    assert_eq!(vocabulary.kinds[4..], expected);
-    // A known token keeps its score.
-    assert_eq!(vocabulary.scores[4..], [-1000.0, -2.0, -1000.0]);
-}

@@ -30,7 +30,12 @@ fn folders_and_ggufs_give_the_same_vocabulary() {
             println!("skipped: {}: no equal tokens", folder.display());
             continue;
         }
-        let read = Vocabulary::from_hugging_face(&folder).unwrap();
+        let mut read = Vocabulary::from_hugging_face(&folder).unwrap();
+        // A GGUF cannot state the form, and llama.cpp does not normalise.
+        if read.normalization.take().is_some() {
+            let json = std::fs::read_to_string(folder.join("tokenizer.json")).unwrap();
+            assert!(json.contains("\"NFC\""), "{}", folder.display());
+        }
         let expected = vocabulary_of(&folder.join("model.gguf"));
         assert!(read == expected, "{}", folder.display());
         models += 1;
@@ -80,6 +85,76 @@ fn characters_with_byte_fallback() {
             }
         }
     }
+}
+
+/// Every scheme of `Metaspace`, every Unicode form, and added tokens that are matched in the
+/// normalised text, with the ids of `tokenizers`.
+#[test]
+fn rules_of_tokenizer_json_give_the_same_ids() {
+    for (model, rules) in [
+        ("characters_tokenizer.json", "rules_characters_ids.json"),
+        ("bpe_tokenizer.json", "rules_bytes_ids.json"),
+    ] {
+        let (model, rules) = (fixture(model), fixture(rules));
+        for (name, changes) in rules["variants"].as_object().unwrap() {
+            let mut variant = model.clone();
+            for (entry, value) in changes.as_object().unwrap() {
+                variant[entry] = value.clone();
+            }
+            let tokenizer = Tokenizer::new(from_json(&variant)).unwrap();
+            for (text, expected) in cases(&rules["texts"], &rules["ids"][name]) {
+                let found = tokenizer.encode_with_special(text, AddSpecialTokens::TextOnly);
+                assert_eq!(found, expected, "{name}: {text:?}");
+            }
+        }
+    }
+}
+
+/// A control token that is matched in the normalised text is text inside a user's message too.
+#[test]
+fn normalised_control_tokens_in_messages_are_text() {
+    let mut model = fixture("characters_tokenizer.json");
+    let id = model["model"]["vocab"].as_object().unwrap().len() as u32;
+    let token =
+        serde_json::json!({"id": id, "content": "<x>", "special": true, "normalized": true});
+    model["added_tokens"].as_array_mut().unwrap().push(token);
+    let rules = fixture("rules_characters_ids.json");
+    for variant in ["prepend NFC", "always NFKD", "replace NFD"] {
+        model["pre_tokenizer"] = serde_json::Value::Null;
+        for (entry, value) in rules["variants"][variant].as_object().unwrap() {
+            model[entry] = value.clone();
+        }
+        let tokenizer = Tokenizer::new(from_json(&model)).unwrap();
+        let text = "cafe\u{301} <x> é <x>b <x>";
+        let said = text.find("é").unwrap()..text.find('b').unwrap();
+        let count = |ids: &[u32]| ids.iter().filter(|&&one| one == id).count();
+        let add = AddSpecialTokens::TextOnly;
+        let all = tokenizer.encode_with_special(text, add);
+        let some = tokenizer.encode_conversation(text, std::slice::from_ref(&said), add);
+        assert_eq!((count(&all), count(&some)), (3, 2), "{variant}");
+        assert_eq!(count(&tokenizer.encode(text, add)), 0, "{variant}");
+        assert_eq!(tokenizer.find_control_token("a <x>"), Some("<x>"));
+    }
+}
+
+/// Runs of spaces are merged; the added token is matched as it is written. Both decode to spaces.
+#[test]
+fn added_tokens_of_u_2581_are_literal() {
+    let mut model = fixture("characters_tokenizer.json");
+    let vocab = model["model"]["vocab"].as_object_mut().unwrap();
+    let id = vocab.len() as u32;
+    vocab.insert("▁▁▁".to_owned(), id.into());
+    let token = serde_json::json!({"id": id, "content": "▁▁▁", "normalized": false});
+    model["added_tokens"].as_array_mut().unwrap().push(token);
+    model["normalizer"] = serde_json::json!(
+        {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
+    );
+    let tokenizer = Tokenizer::new(from_json(&model)).unwrap();
+    let encode = |text: &str| tokenizer.encode(text, AddSpecialTokens::TextOnly);
+    let literal = encode("a▁▁▁b");
+    assert_eq!(literal[1], id);
+    assert!(!encode("a   b").contains(&id));
+    assert_eq!(tokenizer.decode(&literal), "a   b");
 }
 
 #[test]

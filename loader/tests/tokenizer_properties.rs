@@ -4,7 +4,7 @@
 
 mod tokenizer_common;
 
-use htc_formats::vocab::{PreTokenizer, TokenKind, Vocabulary};
+use htc_formats::vocab::{PreTokenizer, TokenKind, UnicodeForm, Vocabulary};
 use htc_loader::tokenizer::{AddSpecialTokens, Tokenizer};
 use proptest::prelude::*;
 use tokenizer_common::{fixture, from_json};
@@ -137,6 +137,14 @@ fn byte_level() -> Vec<Tokenizer> {
         .into()
 }
 
+const FORMS: [Option<UnicodeForm>; 5] = [
+    None,
+    Some(UnicodeForm::Nfc),
+    Some(UnicodeForm::Nfd),
+    Some(UnicodeForm::Nfkc),
+    Some(UnicodeForm::Nfkd),
+];
+
 fn arbitrary_vocabulary() -> impl Strategy<Value = Vocabulary> {
     let token = (
         prop_oneof![
@@ -158,9 +166,11 @@ fn arbitrary_vocabulary() -> impl Strategy<Value = Vocabulary> {
     let merges = proptest::collection::vec((0u32..26, 0u32..26), 0..12);
     let ids = proptest::collection::vec(0u32..26, 0..3);
     let pre = proptest::sample::select(PRE_TOKENIZERS.to_vec());
-    let flags = any::<[bool; 8]>();
-    (tokens, merges, [ids.clone(), ids.clone(), ids], pre, flags).prop_map(
-        |(tokens, merges, [ends, before, after], pre, flags)| {
+    let flags = any::<[bool; 10]>();
+    let form = proptest::sample::select(FORMS.to_vec());
+    let lists = [ids.clone(), ids.clone(), ids.clone(), ids];
+    (tokens, merges, lists, (pre, form), flags).prop_map(
+        |(tokens, merges, [ends, before, after, normalized], (pre, form), flags)| {
             let [
                 byte_level,
                 joinable,
@@ -170,6 +180,8 @@ fn arbitrary_vocabulary() -> impl Strategy<Value = Vocabulary> {
                 once,
                 collapse,
                 named,
+                if_absent,
+                split,
             ] = flags;
             let len = tokens.len();
             let (mut tokens, kinds): (Vec<String>, Vec<_>) = tokens.into_iter().unzip();
@@ -206,6 +218,10 @@ fn arbitrary_vocabulary() -> impl Strategy<Value = Vocabulary> {
                 strip_before: before,
                 strip_after: after,
                 chat_template: None,
+                normalization: form,
+                space_prefix_if_absent: if_absent,
+                split_before_spaces: split,
+                match_normalized: normalized,
             }
         },
     )
@@ -243,7 +259,12 @@ proptest! {
                 for add in [AddSpecialTokens::AsConfigured, AddSpecialTokens::Prompt, AddSpecialTokens::TextOnly] {
                     let plain = tokenizer.encode(&text, add);
                     let special = tokenizer.encode_with_special(&text, add);
-                    prop_assert!(plain.iter().chain(&special).all(|&id| id < tokens));
+                    let middle = text.char_indices().nth(text.chars().count() / 2);
+                    let middle = middle.map_or(0, |(at, _)| at);
+                    let said = [0..middle / 2 * usize::from(text.is_char_boundary(middle / 2)), middle..text.len()];
+                    let chat = tokenizer.encode_conversation(&text, &said, add);
+                    let all = plain.iter().chain(&special).chain(&chat);
+                    prop_assert!(all.copied().all(|id| id < tokens));
                     tokenizer.decode(&special);
                 }
                 tokenizer.decode(&ids);

@@ -30,25 +30,32 @@ pub(super) fn compare_hyper_parameters(
     })
 }
 
+/// The container of an exported vocabulary.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Container {
+    Gguf,
+    Folder,
+}
+
 /// A folder cannot mark tokens as unused, which become normal ones, or several tokens as unknown,
-/// which become control tokens.
+/// which become control tokens. A GGUF lacks rules that are reported as lost, and has spaces in
+/// user-defined tokens.
 pub(super) fn compare_vocabularies(
     expected: &Vocabulary,
     found: &Vocabulary,
+    container: Container,
 ) -> Result<(), ExportError> {
     let kind = |kind: &TokenKind| match kind {
         TokenKind::Unused => TokenKind::Normal,
         TokenKind::Unknown => TokenKind::Control,
         kind => *kind,
     };
-    fn tokens(
-        of: &Vocabulary,
-        kind: impl Fn(&TokenKind) -> TokenKind,
-    ) -> impl Iterator<Item = (&str, TokenKind)> {
-        let texts = of.tokens.iter().map(String::as_str);
-        texts.zip(of.kinds.iter().map(kind))
-    }
-    let pairs = tokens(expected, kind).zip(tokens(found, kind));
+    let texts = match container {
+        Container::Gguf => &expected.tokens_in_gguf(),
+        Container::Folder => &expected.tokens,
+    };
+    let tokens = texts.iter().zip(expected.kinds.iter().map(kind));
+    let pairs = tokens.zip(found.tokens.iter().zip(found.kinds.iter().map(kind)));
     let mut pairs = pairs.enumerate();
     if let Some((id, (expected, found))) = pairs.find(|(_, (one, other))| one != other) {
         return Err(ExportError::Differs {
@@ -57,15 +64,30 @@ pub(super) fn compare_vocabularies(
             found: format!("{found:?}"),
         });
     }
-    let numbers = |of: &Vocabulary| (of.tokens.len(), of.add_bos, of.add_eos, of.add_space_prefix);
-    let (expected, found) = (numbers(expected), numbers(found));
+    let common = |of: &Vocabulary| {
+        let flags = (of.add_bos, of.add_eos, of.add_space_prefix);
+        format!("{:?}", (of.tokens.len(), flags))
+    };
+    let rules = |of: &Vocabulary| {
+        let spaces = (
+            of.space_prefix_once,
+            of.space_prefix_if_absent,
+            of.split_before_spaces,
+        );
+        let matched = of.match_normalized.len();
+        format!("{:?}", (common(of), spaces, of.normalization, matched))
+    };
+    let (expected, found) = match container {
+        Container::Gguf => (common(expected), common(found)),
+        Container::Folder => (rules(expected), rules(found)),
+    };
     if expected == found {
         Ok(())
     } else {
         Err(ExportError::Differs {
             what: "the vocabulary".to_owned(),
-            expected: format!("{expected:?}"),
-            found: format!("{found:?}"),
+            expected,
+            found,
         })
     }
 }

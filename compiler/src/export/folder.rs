@@ -18,6 +18,7 @@ use htc_formats::vocab::HuggingFaceFiles;
 use safetensors::tensor::{Dtype, View, serialize_to_file};
 use serde_json::{Map, Value, json};
 
+use super::check::Container;
 use super::output::OutputTensor;
 use super::produce::Producer;
 use super::{ExportError, check, gguf};
@@ -242,7 +243,9 @@ fn reopen(path: &Path, model: &ModelFile) -> Result<(), ExportError> {
     }
     check::compare_hyper_parameters(&model.hyper, RopePairs::Halves, &found)?;
     match (&model.vocabulary, &opened.vocabulary) {
-        (Ok(expected), Ok(found)) => check::compare_vocabularies(expected, found),
+        (Ok(expected), Ok(found)) => {
+            check::compare_vocabularies(expected, found, Container::Folder)
+        }
         (Ok(_), Err(error)) => Err(ExportError::Reopened(error.to_string())),
         (Err(_), _) => Ok(()),
     }

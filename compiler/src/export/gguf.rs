@@ -9,6 +9,7 @@ use htc_formats::map::MappedFile;
 use htc_formats::source::ModelFile;
 use htc_formats::vocab::Vocabulary;
 
+use super::check::Container;
 use super::output::OutputTensor;
 use super::produce::Producer;
 use super::{ExportError, check};
@@ -149,7 +150,7 @@ fn reopen(bytes: &[u8], model: &ModelFile) -> Result<(), ExportError> {
     match &model.vocabulary {
         Ok(expected) => {
             let found = Vocabulary::from_gguf(&contents).map_err(|error| unreadable(&error))?;
-            check::compare_vocabularies(expected, &found)
+            check::compare_vocabularies(expected, &found, Container::Gguf)
         }
         Err(_) => Ok(()),
     }

@@ -150,12 +150,17 @@ pub fn draft_manifest(
     let treatment = &plan.treatment_of_factors(*treatment, calibration.is_some());
     let tensors = tensor_entries(source, plan, treatment.bias);
     let mut requires = Manifest::required_features(&source.hyper, &tensors);
-    if source
-        .vocabulary
-        .as_ref()
-        .is_ok_and(Vocabulary::needs_format_1_1)
-    {
-        requires.push(Manifest::VOCABULARY.to_owned());
+    let needs = |needed: fn(&Vocabulary) -> bool| source.vocabulary.as_ref().is_ok_and(needed);
+    for (feature, needed) in [
+        (Manifest::VOCABULARY, needs(Vocabulary::needs_format_1_1)),
+        (
+            Manifest::TOKENIZER_RULES,
+            needs(Vocabulary::needs_tokenizer_rules),
+        ),
+    ] {
+        if needed {
+            requires.push(feature.to_owned());
+        }
     }
     let depth_sink = DepthSinkRecord::from_depth(source.hyper.layers);
     Manifest {

@@ -8,11 +8,12 @@ use crate::bands::CodeLayout;
 use crate::escape::escape_truncated;
 use crate::model::{HyperParameters, MatrixId, Part, Role};
 
-const KNOWN_FEATURES: [&str; 14] = [
+const KNOWN_FEATURES: [&str; 15] = [
     FORWARD,
     ROLES,
     TYPES,
     VOCABULARY,
+    TOKENIZER_RULES,
     FORMS,
     PROBE,
     COLUMN_GROUPS,
@@ -101,6 +102,9 @@ pub(super) fn check_requirements<'a>(
 
 /// Pre-tokenisation that format 1.0 does not have.
 pub(super) const VOCABULARY: &str = "vocabulary";
+
+/// Rules of `tokenizer.json` that format 1 does not have (2.0).
+pub(super) const TOKENIZER_RULES: &str = "tokenizer_rules";
 
 pub(super) fn required_features(hyper: &HyperParameters, tensors: &[TensorEntry]) -> Vec<String> {
     let new_form = |role: Role| {

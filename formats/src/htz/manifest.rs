@@ -53,6 +53,10 @@ impl Manifest {
     /// Feature required if the vocabulary [needs it](crate::vocab::Vocabulary::needs_format_1_1).
     pub const VOCABULARY: &'static str = super::features::VOCABULARY;
 
+    /// Feature required if the vocabulary
+    /// [needs it](crate::vocab::Vocabulary::needs_tokenizer_rules).
+    pub const TOKENIZER_RULES: &'static str = super::features::TOKENIZER_RULES;
+
     /// Feature required if the layer to probe was [chosen by the
     /// user](super::DepthSinkOrigin::Asked).
     pub const PROBE: &'static str = super::features::PROBE;

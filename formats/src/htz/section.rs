@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny};
 
 use super::check::max_decoded_length;
-use super::features::VOCABULARY;
+use super::features::{TOKENIZER_RULES, VOCABULARY};
 use super::layout::{KERNELS, MAX_SECTION_BYTES, TOKENIZER};
 use super::{Digest, Encoding, HtzError, KernelCode, Record, SectionEntry};
 use crate::bounded_json;
@@ -151,11 +151,15 @@ pub(super) fn parse_vocabulary(
     let vocabulary: Vocabulary = serde_json::from_slice(data).map_err(syntax)?;
     vocabulary.validate()?;
     vocabulary.check_rows(tokens)?;
-    let declared = features.iter().any(|feature| feature == VOCABULARY);
-    if vocabulary.needs_format_1_1() && !declared {
-        return Err(HtzError::FeatureNotRequired {
-            feature: VOCABULARY.to_owned(),
-        });
+    for (feature, needed) in [
+        (VOCABULARY, vocabulary.needs_format_1_1()),
+        (TOKENIZER_RULES, vocabulary.needs_tokenizer_rules()),
+    ] {
+        if needed && !features.iter().any(|declared| declared == feature) {
+            return Err(HtzError::FeatureNotRequired {
+                feature: feature.to_owned(),
+            });
+        }
     }
     Ok(vocabulary)
 }
@@ -180,6 +184,8 @@ struct VocabularyCounts {
     strip_before: ListLength,
     #[serde(default)]
     strip_after: ListLength,
+    #[serde(default)]
+    match_normalized: ListLength,
 }
 
 impl VocabularyCounts {
@@ -191,6 +197,7 @@ impl VocabularyCounts {
             end_of_generation,
             strip_before,
             strip_after,
+            match_normalized,
         } = self;
         for (property, count, most) in [
             ("scores", scores, MAX_VOCABULARY),
@@ -198,6 +205,7 @@ impl VocabularyCounts {
             ("end_of_generation", end_of_generation, MAX_VOCABULARY),
             ("strip_before", strip_before, MAX_VOCABULARY),
             ("strip_after", strip_after, MAX_VOCABULARY),
+            ("match_normalized", match_normalized, MAX_VOCABULARY),
         ] {
             if count.0 > most {
                 let expected = format!("at most {most}");

@@ -4,6 +4,7 @@ mod from_gguf;
 mod hugging_face;
 mod pre;
 mod to_gguf;
+mod unicode_form;
 
 use std::collections::HashMap;
 
@@ -15,6 +16,7 @@ use crate::limits;
 pub(crate) use from_gguf::END_KEYS;
 pub use hugging_face::HuggingFaceFiles;
 pub use pre::PreTokenizer;
+pub use unicode_form::UnicodeForm;
 
 /// Kind of a token (`tokenizer.ggml.token_type`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -110,6 +112,21 @@ pub struct Vocabulary {
     /// Jinja template that renders a conversation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chat_template: Option<String>,
+    /// Normalisation of the text between special tokens.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub normalization: Option<UnicodeForm>,
+    /// Omits the space of `add_space_prefix` before a text that begins with a space; unlike
+    /// `space_prefix_once`, texts after special tokens get it too.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub space_prefix_if_absent: bool,
+    /// Splits a text before every space (SentencePiece only): no token is merged across.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub split_before_spaces: bool,
+    /// Special tokens whose normalised text is matched in the normalised text, after all others.
+    /// Normalisation includes the space prefix of a SentencePiece vocabulary that has neither
+    /// `space_prefix_once` nor `space_prefix_if_absent`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub match_normalized: Vec<u32>,
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
@@ -181,9 +198,9 @@ pub enum VocabularyError {
         PreTokenizer::names()
     )]
     PreTokenizer { found: String },
-    /// A merge does not form a token from two tokens.
+    /// A merge does not name two tokens.
     #[error(
-        "merge {merge} is {found:?}, expected two tokens that are a third one together; convert the model again from its source"
+        "merge {merge} is {found:?}, expected two tokens of the vocabulary; convert the model again from its source"
     )]
     Merge { merge: usize, found: String },
     /// A file of a folder is missing, too large or invalid.
@@ -250,12 +267,12 @@ pub enum VocabularyError {
     BytesMissing,
     /// The result of a merge is not a token.
     #[error(
-        "merge {merge} makes {text:?}, which is no token; convert the model again from its source"
+        "merge {merge} produces {text:?}, which is not in the vocabulary; convert the model again from its source"
     )]
     MergeResult { merge: u32, text: String },
     /// Two merges of the same tokens.
     #[error(
-        "merges {first} and {second} both make {text:?} of the same tokens; convert the model again from its source"
+        "merges {first} and {second} both produce {text:?} from the same tokens; convert the model again from its source"
     )]
     DuplicateMerge {
         /// Lower rank.
@@ -328,6 +345,31 @@ impl Vocabulary {
             || !strip_after.is_empty()
     }
 
+    /// Returns true if a reader that does not know the rules of `tokenizer.json` introduced after
+    /// format 1.15 would tokenise or decode texts differently.
+    pub fn needs_tokenizer_rules(&self) -> bool {
+        self.normalization.is_some()
+            || self.space_prefix_if_absent
+            || self.split_before_spaces
+            || !self.match_normalized.is_empty()
+            || self.has_literal_spaces()
+    }
+
+    /// Returns true if a user-defined token is matched with U+2581 as in `tokenizer.json`, not
+    /// with a space as in SentencePiece. Such vocabularies have merges.
+    fn has_literal_spaces(&self) -> bool {
+        let mut tokens = self.tokens.iter().zip(&self.kinds);
+        self.model == SENTENCE_PIECE
+            && !self.merges.is_empty()
+            && tokens
+                .any(|(text, kind)| *kind == TokenKind::UserDefined && text.contains('\u{2581}'))
+    }
+
+    /// Returns true if the space prefix is part of the normalisation: every text gets it.
+    pub fn prefixes_when_normalizing(&self) -> bool {
+        self.add_space_prefix && !self.space_prefix_once && !self.space_prefix_if_absent
+    }
+
     /// Validates a vocabulary from any source.
     pub fn validate(&self) -> Result<(), VocabularyError> {
         check_model(&self.model)?;
@@ -380,6 +422,7 @@ impl Vocabulary {
             .chain(listed("end-of-generation", &self.end_of_generation))
             .chain(listed("whitespace-stripping", &self.strip_before))
             .chain(listed("whitespace-stripping", &self.strip_after))
+            .chain(listed("normalised", &self.match_normalized))
         {
             if let Some(id) = id.filter(|&id| id as usize >= expected) {
                 return Err(VocabularyError::Special {

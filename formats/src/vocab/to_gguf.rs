@@ -3,11 +3,12 @@
 use std::collections::{HashMap, HashSet};
 
 use super::from_gguf::END_KEYS;
-use super::{BYTE_LEVEL, PreTokenizer, Vocabulary};
+use super::{BYTE_LEVEL, PreTokenizer, TokenKind, Vocabulary};
 use crate::gguf::{Array, Value};
 
 impl Vocabulary {
-    /// Returns the metadata entries of the vocabulary, named as by llama.cpp's converter.
+    /// Returns the metadata entries of the vocabulary, named as by llama.cpp's converter. As there,
+    /// user-defined tokens of SentencePiece have spaces for U+2581.
     pub fn to_gguf(&self) -> Vec<(String, Value)> {
         let byte_level = self.model == BYTE_LEVEL;
         let text = |text: &str| Value::String(text.to_owned());
@@ -20,7 +21,7 @@ impl Vocabulary {
             ),
             (
                 "tokenizer.ggml.tokens",
-                Value::Array(Array::String(self.tokens.clone())),
+                Value::Array(Array::String(self.tokens_in_gguf())),
             ),
             (
                 "tokenizer.ggml.token_type",
@@ -65,6 +66,17 @@ impl Vocabulary {
             .collect()
     }
 
+    /// Returns the texts of the tokens in a GGUF.
+    pub fn tokens_in_gguf(&self) -> Vec<String> {
+        let byte_level = self.model == BYTE_LEVEL;
+        let tokens = self.tokens.iter().zip(&self.kinds);
+        let text = |(text, kind): (&String, &TokenKind)| match kind {
+            TokenKind::UserDefined if !byte_level => text.replace('\u{2581}', " "),
+            _ => text.clone(),
+        };
+        tokens.map(text).collect()
+    }
+
     /// Returns descriptions of the properties that GGUF cannot express.
     pub fn properties_lost_in_gguf(&self) -> Vec<&'static str> {
         let byte_level = self.model == BYTE_LEVEL;
@@ -76,7 +88,27 @@ impl Vocabulary {
             ),
             (
                 self.space_prefix_once,
+                "that a text which begins with a space, or follows a special token, gets no other one before it",
+            ),
+            (
+                self.space_prefix_if_absent,
                 "that a text which begins with a space gets no other one before it",
+            ),
+            (
+                self.split_before_spaces,
+                "that no token is merged across a space",
+            ),
+            (
+                self.normalization.is_some(),
+                "that texts are normalised to a Unicode form",
+            ),
+            (
+                !self.match_normalized.is_empty(),
+                "which special tokens are matched after a text is normalised",
+            ),
+            (
+                self.has_literal_spaces(),
+                "that user-defined tokens of U+2581 are not matched with spaces",
             ),
             (
                 !self.strip_before.is_empty() || !self.strip_after.is_empty(),

@@ -35,7 +35,7 @@ pub use forge::{
 };
 pub use kv::{based, with_kv_bases};
 pub use planes::{planes_behind_kv_bases, refined};
-pub use records::{allocated, kernels, treated, with_kernels};
+pub use records::{allocated, kernels, treated, with_kernels, with_tokenizer_rules};
 pub use sealed::{sealed, with_source};
 
 #[derive(Clone, Copy, Debug)]

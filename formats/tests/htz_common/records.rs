@@ -1,6 +1,7 @@
 //! Small artifacts with informative records and sections.
 
 use htc_formats::htz;
+use htc_formats::vocab::UnicodeForm;
 
 use super::{Model, mixed, probed};
 
@@ -25,6 +26,19 @@ pub fn kernels() -> htz::KernelCode {
             image(htz::CodeFormat::Ptx, b"// PTX\0"),
         ],
     }
+}
+
+/// Returns a vocabulary with rules of `tokenizer.json` that format 1 does not have.
+pub fn with_tokenizer_rules() -> Model {
+    let mut model = mixed();
+    let vocabulary = &mut model.vocabulary;
+    vocabulary.normalization = Some(UnicodeForm::Nfc);
+    vocabulary.space_prefix_if_absent = true;
+    vocabulary.split_before_spaces = true;
+    vocabulary.match_normalized = vec![2];
+    let feature = htz::Manifest::TOKENIZER_RULES.to_owned();
+    model.manifest.requires.push(feature);
+    model
 }
 
 pub fn allocated() -> Model {

@@ -56,27 +56,39 @@ impl<'a> StreamDecoder<'a> {
                 alphabet::decode(piece, &mut self.pending);
                 self.take_complete(text);
             }
-            // Encoding matches it literally.
-            TokenKind::UserDefined => {
+            TokenKind::Normal | TokenKind::UserDefined => {
                 self.flush(text);
-                text.push_str(piece);
-            }
-            TokenKind::Normal => {
-                self.flush(text);
-                let piece = if self.strip {
-                    piece.strip_prefix(SPACE).unwrap_or(piece)
-                } else {
-                    piece
-                };
-                for (i, word) in piece.split(SPACE).enumerate() {
-                    if i > 0 {
-                        text.push(' ');
-                    }
-                    text.push_str(word);
-                }
+                self.push_piece(token, piece, kind, text);
             }
         }
         self.strip = false;
+    }
+
+    fn push_piece(&self, token: u32, piece: &str, kind: TokenKind, text: &mut String) {
+        let Tokenizer {
+            vocabulary, method, ..
+        } = self.tokenizer;
+        let mut piece = piece;
+        if kind == TokenKind::UserDefined {
+            let normalized = vocabulary.match_normalized.binary_search(&token).is_ok();
+            if normalized && vocabulary.prefixes_when_normalizing() && !self.strip {
+                text.push(' ');
+            }
+            // Matched as it is. Only `tokenizer.json` has U+2581 in it, which its decoder replaces.
+            if !matches!(method, Algorithm::Characters(_)) {
+                text.push_str(piece);
+                return;
+            }
+        }
+        if self.strip {
+            piece = piece.strip_prefix(SPACE).unwrap_or(piece);
+        }
+        for (i, word) in piece.split(SPACE).enumerate() {
+            if i > 0 {
+                text.push(' ');
+            }
+            text.push_str(word);
+        }
     }
 
     fn take_complete(&mut self, text: &mut String) {

@@ -1,8 +1,9 @@
 //! Tokenizers: text to token ids and back, id for id as llama.cpp.
 //!
 //! The text is cut at the user-defined tokens, the longest first, and optionally at the control
-//! tokens. SentencePiece: each fragment gets a leading space if it opens the text or follows a
-//! special token, and every space becomes U+2581. Starting from single characters, the adjacent
+//! tokens; each fragment is normalised if the vocabulary says so. SentencePiece: each fragment gets
+//! a leading space if it opens the text or follows a special token (`tokenizer.json` has other
+//! rules too), and every space becomes U+2581. Starting from single characters, the adjacent
 //! pair whose token has the best score (or is first in the list of merges, from `tokenizer.json`)
 //! is merged, the left-most first (Sennrich et al. 2016). A character without token is encoded as
 //! byte tokens, or as one unknown token for a whole run if the vocabulary has none (llama.cpp fails
@@ -18,6 +19,7 @@ mod control;
 mod decode;
 mod merge;
 mod pairs;
+mod pieces;
 mod queue;
 mod texts;
 mod user_defined;
@@ -33,7 +35,7 @@ use byte_level::ByteLevelBpe;
 use characters::CharacterBpe;
 pub use decode::StreamDecoder;
 use merge::ScoreMerger;
-use user_defined::{Fragment, TokenMatcher};
+use pieces::{Piece, SpecialTokens, TextPiece, push_escaped};
 
 /// Space inside a SentencePiece vocabulary.
 const SPACE: &str = "\u{2581}";
@@ -65,8 +67,8 @@ pub struct Tokenizer {
     vocabulary: Vocabulary,
     kinds: Vec<TokenKind>,
     end_tokens: Vec<u32>,
-    user_defined: TokenMatcher,
-    special: OnceLock<TokenMatcher>,
+    user_defined: SpecialTokens,
+    special: OnceLock<SpecialTokens>,
     method: Algorithm,
 }
 
@@ -77,6 +79,7 @@ impl Tokenizer {
         vocabulary.check_for_tokenizer()?;
         vocabulary.strip_before.sort_unstable();
         vocabulary.strip_after.sort_unstable();
+        vocabulary.match_normalized.sort_unstable();
         let mut kinds = vocabulary.kinds.clone();
         let mut ends = vocabulary.end_of_generation.clone();
         ends.extend(vocabulary.eos);
@@ -91,7 +94,7 @@ impl Tokenizer {
         ends.sort_unstable();
         ends.dedup();
 
-        let user_defined = build_matcher(&vocabulary, &kinds, &[TokenKind::UserDefined]);
+        let user_defined = SpecialTokens::new(&vocabulary, &kinds, &[TokenKind::UserDefined]);
         let method = build_algorithm(&vocabulary)?;
         Ok(Self {
             vocabulary,
@@ -112,7 +115,7 @@ impl Tokenizer {
     /// Same as [`encode`](Self::encode), but parses control tokens in the text. BOS is not added
     /// before a text that begins with it, nor EOS after one that ends with it.
     pub fn encode_with_special(&self, text: &str, add: AddSpecialTokens) -> Vec<u32> {
-        self.encode_fragments(self.special_matcher(), text, &[], add)
+        self.encode_fragments(self.special_tokens(), text, &[], add)
     }
 
     /// Same as [`encode_with_special`](Self::encode_with_special), except that control tokens
@@ -126,15 +129,15 @@ impl Tokenizer {
         said: &[Range<usize>],
         add: AddSpecialTokens,
     ) -> Vec<u32> {
-        self.encode_fragments(self.special_matcher(), text, said, add)
+        self.encode_fragments(self.special_tokens(), text, said, add)
     }
 
     /// Returns a control token contained in `text`, or one that could be completed by text before
     /// or after it.
     pub fn find_control_token(&self, text: &str) -> Option<&str> {
-        let fragments = self.special_matcher().split_where(text, |_, _| true);
-        let spelt = fragments.iter().find_map(|fragment| match fragment {
-            Fragment::Token(token) if self.is_control(*token) => self.piece(*token),
+        let pieces = self.pieces(self.special_tokens(), text, &[]);
+        let spelt = pieces.iter().find_map(|piece| match piece {
+            Piece::Token(token) if self.is_control(*token) => self.piece(*token),
             _ => None,
         });
         let control = (0..).zip(&self.vocabulary.tokens);
@@ -157,20 +160,20 @@ impl Tokenizer {
         )
     }
 
-    fn special_matcher(&self) -> &TokenMatcher {
+    fn special_tokens(&self) -> &SpecialTokens {
         self.special.get_or_init(|| {
             let special = [
                 TokenKind::UserDefined,
                 TokenKind::Control,
                 TokenKind::Unknown,
             ];
-            build_matcher(&self.vocabulary, &self.kinds, &special)
+            SpecialTokens::new(&self.vocabulary, &self.kinds, &special)
         })
     }
 
     fn encode_fragments(
         &self,
-        special: &TokenMatcher,
+        special: &SpecialTokens,
         text: &str,
         said: &[Range<usize>],
         add: AddSpecialTokens,
@@ -188,91 +191,71 @@ impl Tokenizer {
         } else {
             (text, said)
         };
-        let fragments = special.split_where(text, |place, token| {
-            !self.is_control(token) || !overlaps_any(said, place)
-        });
-        if before && self.vocabulary.bos != special_token_of(fragments.first()) {
+        let pieces = self.pieces(special, text, said);
+        if before && self.vocabulary.bos != token_of(pieces.first()) {
             ids.extend(self.vocabulary.bos);
         }
         match &self.method {
             Algorithm::Scores(merger) => {
                 let mut merging = merger.new_buffers();
-                self.for_each_sentencepiece_fragment(&fragments, &mut ids, |text, ids| {
-                    merging.encode(text, ids)
-                });
+                self.encode_sentencepiece(&pieces, &mut ids, |text, ids| merging.encode(text, ids));
             }
             Algorithm::Characters(characters) => {
                 let mut joining = characters.pairs.start();
-                let encode = |text: &str, ids: &mut _| characters.encode(&mut joining, text, ids);
-                self.for_each_sentencepiece_fragment(&fragments, &mut ids, encode);
+                self.encode_sentencepiece(&pieces, &mut ids, |text, ids| {
+                    characters.encode(&mut joining, text, ids);
+                });
             }
             Algorithm::ByteLevel(byte_level) => {
                 let mut joining = byte_level.pairs.start();
-                self.for_each_fragment(&fragments, &mut ids, |_, text, ids| {
-                    byte_level.encode(&mut joining, text, ids);
+                encode_pieces(&pieces, &mut ids, |piece, ids| {
+                    byte_level.encode(&mut joining, &piece.text, ids);
                 });
             }
         }
-        if after && self.vocabulary.eos != special_token_of(fragments.last()) {
+        if after && self.vocabulary.eos != token_of(pieces.last()) {
             ids.extend(self.vocabulary.eos);
         }
         ids
     }
 
-    fn for_each_fragment(
+    fn encode_sentencepiece(
         &self,
-        fragments: &[Fragment<'_>],
-        ids: &mut Vec<u32>,
-        mut encode: impl FnMut(usize, &str, &mut Vec<u32>),
-    ) {
-        let strips = |list: &[u32], token| {
-            special_token_of(token).is_some_and(|token| list.binary_search(&token).is_ok())
-        };
-        let mut before = None;
-        for (at, fragment) in fragments.iter().enumerate() {
-            match *fragment {
-                Fragment::Token(token) => ids.push(token),
-                Fragment::Text(mut text) => {
-                    if strips(&self.vocabulary.strip_after, before) {
-                        text = text.trim_start();
-                    }
-                    if strips(&self.vocabulary.strip_before, fragments.get(at + 1)) {
-                        text = text.trim_end();
-                    }
-                    if !text.is_empty() {
-                        encode(at, text, ids);
-                    }
-                }
-            }
-            before = Some(fragment);
-        }
-    }
-
-    fn for_each_sentencepiece_fragment(
-        &self,
-        fragments: &[Fragment<'_>],
+        pieces: &[Piece<'_>],
         ids: &mut Vec<u32>,
         mut encode: impl FnMut(&str, &mut Vec<u32>),
     ) {
         let Vocabulary {
             add_space_prefix,
             space_prefix_once,
+            space_prefix_if_absent,
+            split_before_spaces,
             ..
         } = self.vocabulary;
-        let mut escaped = String::new();
-        self.for_each_fragment(fragments, ids, |at, text, ids| {
-            escaped.clear();
-            let once = at == 0 && !text.starts_with([' ', '\u{2581}']);
-            if add_space_prefix && (once || !space_prefix_once) {
-                escaped.push_str(SPACE);
-            }
-            for (i, word) in text.split(' ').enumerate() {
-                if i > 0 {
-                    escaped.push_str(SPACE);
+        let mut buffer = String::new();
+        encode_pieces(pieces, ids, |piece, ids| {
+            let mut escaped = &*piece.text;
+            if !piece.is_escaped {
+                buffer.clear();
+                let has_space = piece.text.starts_with([' ', '\u{2581}']);
+                let omitted = (space_prefix_once && !piece.is_first)
+                    || (has_space && (space_prefix_once || space_prefix_if_absent));
+                if add_space_prefix && !omitted {
+                    buffer.push_str(SPACE);
                 }
-                escaped.push_str(word);
+                push_escaped(&piece.text, &mut buffer);
+                escaped = &buffer;
             }
-            encode(&escaped, ids);
+            if !split_before_spaces {
+                encode(escaped, ids);
+                return;
+            }
+            let mut start = 0;
+            for (at, _) in escaped.match_indices(SPACE).filter(|(at, _)| *at > 0) {
+                encode(&escaped[start..at], ids);
+                start = at;
+            }
+            encode(&escaped[start..], ids);
         });
     }
 
@@ -365,19 +348,22 @@ fn byte_tokens(id: impl Fn(&str) -> Option<u32>) -> Box<[u32; 256]> {
     bytes
 }
 
-fn build_matcher(
-    vocabulary: &Vocabulary,
-    kinds: &[TokenKind],
-    wanted: &[TokenKind],
-) -> TokenMatcher {
-    let tokens = (0..).zip(&vocabulary.tokens);
-    let tokens = tokens.filter(|&(id, _)| wanted.contains(&kinds[id as usize]));
-    TokenMatcher::new(tokens.map(|(id, text)| (id, text.as_str())))
+fn encode_pieces(
+    pieces: &[Piece<'_>],
+    ids: &mut Vec<u32>,
+    mut encode: impl FnMut(&TextPiece<'_>, &mut Vec<u32>),
+) {
+    for piece in pieces {
+        match piece {
+            Piece::Token(token) => ids.push(*token),
+            Piece::Text(text) => encode(text, ids),
+        }
+    }
 }
 
-fn special_token_of(fragment: Option<&Fragment<'_>>) -> Option<u32> {
-    match fragment {
-        Some(Fragment::Token(token)) => Some(*token),
+fn token_of(piece: Option<&Piece<'_>>) -> Option<u32> {
+    match piece {
+        Some(Piece::Token(token)) => Some(*token),
         _ => None,
     }
 }
@@ -407,12 +393,6 @@ fn collapse_spaces(text: &str, said: &[Range<usize>]) -> (String, Vec<Range<usiz
     let said = places.chunks_exact(2).map(|ends| ends[0]..ends[1]);
     let said = said.collect();
     (collapsed, said)
-}
-
-fn overlaps_any(ranges: &[Range<usize>], other: &Range<usize>) -> bool {
-    let first = ranges.partition_point(|range| range.end <= other.start);
-    let mut rest = ranges[first..].iter().filter(|range| !range.is_empty());
-    rest.next().is_some_and(|range| range.start < other.end)
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 use htc_formats::limits::{MAX_SPECIAL_BYTES, MAX_SPECIAL_TOKEN_BYTES};
 
+use super::user_defined::{Fragment, TokenMatcher};
 use super::*;
 use proptest::prelude::*;
 

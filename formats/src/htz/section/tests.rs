@@ -40,6 +40,7 @@ fn other_lists_are_counted_before_allocation() {
         ("merges", "[0,0],", MAX_MERGES),
         ("scores", "0,", MAX_VOCABULARY),
         ("strip_after", "0,", MAX_VOCABULARY),
+        ("match_normalized", "0,", MAX_VOCABULARY),
     ] {
         let items = item.repeat(most + 1);
         let items = items.trim_end_matches(',');

@@ -1,15 +1,14 @@
-//! Tokens of a tokenizer file, added tokens, and the treatment of spaces.
+//! Tokens of a tokenizer file and added tokens.
 
 use std::collections::{HashMap, HashSet};
 
-use super::json::{AddedToken, Component, ComponentStep, Model, Pattern, TokenizerJson};
-use super::{TOKENIZER_JSON, file, pre_tokenizer, unsupported_json};
-use crate::vocab::{
-    BYTE_LEVEL, SENTENCE_PIECE, TokenKind, Vocabulary, VocabularyError, byte_value,
-};
+use super::json::{AddedToken, Merge, Model, TokenizerJson};
+use super::{TOKENIZER_CONFIG, TOKENIZER_JSON, file, rules, unsupported_json};
+use crate::limits::MAX_SPECIAL_BYTES;
+use crate::vocab::{TokenKind, Vocabulary, VocabularyError, byte_value};
 
 /// Score of added tokens, as assigned by converters to GGUF.
-const ADDED_SCORE: f32 = -1000.0;
+pub(super) const ADDED_SCORE: f32 = -1000.0;
 /// Score of unused ids, as assigned by converters to GGUF.
 const PADDING_SCORE: f32 = -10000.0;
 
@@ -22,6 +21,10 @@ pub(super) struct VocabularyBuilder {
     pub(super) max_ids: usize,
     /// As sets, because files may list a million tokens with duplicates.
     strips: [HashSet<u32>; 2],
+    /// Added tokens that are matched in the normalised text.
+    normalized: Vec<u32>,
+    /// There are other added tokens.
+    others_added: bool,
 }
 
 impl VocabularyBuilder {
@@ -32,67 +35,59 @@ impl VocabularyBuilder {
             model_tokens: own,
             vocabulary,
             strips: [HashSet::new(), HashSet::new()],
+            normalized: Vec::new(),
+            others_added: false,
         }
     }
 
-    pub(super) fn from_json(tokenizer: TokenizerJson) -> Result<Self, VocabularyError> {
+    /// Reads `tokenizer.json`; `collapses` as in [`rules::read`].
+    pub(super) fn from_json(
+        tokenizer: TokenizerJson,
+        collapses: bool,
+    ) -> Result<Self, VocabularyError> {
+        if let Some(version) = tokenizer
+            .version
+            .as_ref()
+            .filter(|version| *version != "1.0")
+        {
+            return Err(unsupported_json("version", version, "1.0"));
+        }
+        check_model(&tokenizer.model)?;
+        let mut vocabulary = rules::read(&tokenizer, collapses)?;
+        let byte_level = vocabulary.pre.is_some();
         let TokenizerJson {
             added_tokens,
-            normalizer,
-            pre_tokenizer,
             model,
             ..
         } = tokenizer;
-        check_model(&model)?;
-        let byte_level = pre_tokenizer
-            .as_ref()
-            .filter(|component| pre_tokenizer::is_byte_level(component));
-        let mut vocabulary = match byte_level {
-            Some(component) => {
-                check_no_normalizer(normalizer.as_ref())?;
-                let pre = pre_tokenizer::byte_level(component, model.ignore_merges)?;
-                Vocabulary {
-                    model: BYTE_LEVEL.to_owned(),
-                    pre: Some(pre),
-                    ..Vocabulary::default()
-                }
-            }
-            None => space_treatment(normalizer.as_ref(), pre_tokenizer.as_ref(), &model)?,
+        let ids: HashMap<&str, u32> = {
+            let entries = model.vocab.0.iter();
+            entries.map(|(text, id)| (&**text, *id)).collect()
         };
-        let pre = vocabulary.pre;
-
-        let entries = model.vocab.0;
-        let ids: HashMap<&str, u32> = entries.iter().map(|(text, id)| (&**text, *id)).collect();
-        let mut merges = Vec::with_capacity(model.merges.len());
-        for (rank, merge) in model.merges.iter().enumerate() {
-            let (left, right) = merge.pair();
-            match (ids.get(left), ids.get(right)) {
-                (Some(&left), Some(&right)) => merges.push((left, right)),
-                _ => {
-                    return Err(VocabularyError::Merge {
-                        merge: rank,
-                        found: format!("{left} {right}"),
-                    });
-                }
-            }
+        if byte_level {
+            check_no_unknown_bytes(&model, &ids)?;
         }
-        vocabulary.merges = merges;
+        vocabulary.merges = merges(&model.merges, &ids)?;
+        check_added_ids(&added_tokens, &ids)?;
+        check_overlaps(&added_tokens)?;
         drop(ids);
+        let entries = model.vocab.0;
         let mut base = VocabularyBuilder {
             max_ids: 2 * (entries.len() + added_tokens.len()),
             model_tokens: 0,
             vocabulary,
             strips: [HashSet::new(), HashSet::new()],
+            normalized: Vec::new(),
+            others_added: false,
         };
         for (text, id) in entries {
-            let kind = match pre {
-                None if model.unk_token.as_ref() == Some(&text) => TokenKind::Unknown,
-                None if byte_value(&text).is_some() => TokenKind::Byte,
-                _ => TokenKind::Normal,
-            };
-            if kind == TokenKind::Unknown {
+            if !byte_level && model.unk_token.as_ref() == Some(&text) {
                 base.vocabulary.unknown = Some(id);
             }
+            let kind = match byte_value(&text) {
+                Some(_) if !byte_level => TokenKind::Byte,
+                _ => TokenKind::Normal,
+            };
             base.set_token(id, text, kind)?;
         }
         base.model_tokens = base.vocabulary.tokens.len();
@@ -100,6 +95,31 @@ impl VocabularyBuilder {
             base.add(token)?;
         }
         Ok(base)
+    }
+
+    /// Sets which added tokens are matched in the normalised text. `tokenizers` matches the others
+    /// first; a list is only needed if this order or the normalisation can make a difference.
+    pub(super) fn set_normalized_tokens(&mut self) -> Result<(), VocabularyError> {
+        let vocabulary = &mut self.vocabulary;
+        let prefixes = vocabulary.prefixes_when_normalizing();
+        // Without a prefix, the vocabulary does not tell whether spaces were already replaced.
+        let text = |id: &u32| vocabulary.tokens[*id as usize].as_str();
+        let uses_spaces = |id: &&u32| {
+            let strips = self.strips.iter().any(|known| known.contains(id));
+            text(id).contains([' ', '\u{2581}']) || (strips && !vocabulary.add_space_prefix)
+        };
+        if vocabulary.pre.is_none()
+            && !prefixes
+            && let Some(id) = self.normalized.iter().find(uses_spaces)
+        {
+            let found = format!("true for the added token {:?}", text(id));
+            let supported = "false for an added token that has or strips spaces";
+            return Err(unsupported_json("normalized", found, supported));
+        }
+        if self.others_added || vocabulary.normalization.is_some() || prefixes {
+            vocabulary.match_normalized = std::mem::take(&mut self.normalized);
+        }
+        Ok(())
     }
 
     fn set_token(&mut self, id: u32, text: String, kind: TokenKind) -> Result<(), VocabularyError> {
@@ -125,22 +145,35 @@ impl VocabularyBuilder {
         Ok(())
     }
 
-    /// Returns true if the token exists with this text and is matched before the text is split.
-    pub(super) fn is_special(&self, token: &AddedToken) -> bool {
+    /// Adds a token of `tokenizer_config.json` unless `tokenizer.json` has it too.
+    pub(super) fn add_missing(&mut self, token: &AddedToken) -> Result<(), VocabularyError> {
         let Vocabulary { tokens, kinds, .. } = &self.vocabulary;
         let at = token.id as usize;
-        let (Some(text), Some(kind)) = (tokens.get(at), kinds.get(at)) else {
-            return false;
-        };
-        let same = text.replace('\u{2581}', " ") == token.content.replace('\u{2581}', " ");
-        same && !matches!(kind, TokenKind::Normal | TokenKind::Unused)
+        if let (Some(text), Some(kind)) = (tokens.get(at), kinds.get(at)) {
+            let added = !matches!(kind, TokenKind::Normal | TokenKind::Byte);
+            if *text == token.content && added {
+                return Ok(());
+            }
+            if *text != token.content && *kind != TokenKind::Unused {
+                let content = &token.content;
+                let problem = format!(
+                    "the added token {content:?} has the id {at}, which is {text:?} in tokenizer.json; save the tokenizer again with transformers"
+                );
+                return Err(file(TOKENIZER_CONFIG, &problem));
+            }
+        }
+        self.add(token)
     }
 
+    /// Adds a token under its id, in the place of any other.
     pub(super) fn add(&mut self, token: &AddedToken) -> Result<(), VocabularyError> {
         let AddedToken { id, content, .. } = token;
         if token.single_word {
             let found = format!("true for the added token {content:?}");
             return Err(unsupported_json("single_word", found, "false"));
+        }
+        if content.is_empty() {
+            return Ok(());
         }
         let at = *id as usize;
         self.extend_to(*id, content)?;
@@ -150,22 +183,22 @@ impl VocabularyBuilder {
             kinds,
             ..
         } = &mut self.vocabulary;
-        if token.special || looks_special(content) {
-            kinds[at] = TokenKind::Control;
-            tokens[at] = content.clone();
-        } else {
-            kinds[at] = TokenKind::UserDefined;
-            tokens[at] = content.replace('\u{2581}', " ");
-        }
+        kinds[at] = token.kind();
+        tokens[at].clone_from(content);
         if let Some(score) = scores.get_mut(at) {
             *score = ADDED_SCORE;
         }
         self.record_strips(token);
+        if token.normalized {
+            self.normalized.push(*id);
+        } else {
+            self.others_added = true;
+        }
         Ok(())
     }
 
     /// Notes which whitespace around a token belongs to it.
-    pub(super) fn record_strips(&mut self, token: &AddedToken) {
+    fn record_strips(&mut self, token: &AddedToken) {
         let Vocabulary {
             strip_before,
             strip_after,
@@ -182,6 +215,7 @@ impl VocabularyBuilder {
         }
     }
 
+    /// Pads or cuts the tokens to `size`, the rows of the embedding.
     pub(super) fn finish(mut self, size: Option<u64>) -> Result<Vocabulary, VocabularyError> {
         let Some(size) = size else {
             return Ok(self.vocabulary);
@@ -198,12 +232,13 @@ impl VocabularyBuilder {
             kinds,
             strip_before,
             strip_after,
+            match_normalized,
             ..
         } = &mut self.vocabulary;
         tokens.truncate(rows);
         scores.truncate(rows);
         kinds.truncate(rows);
-        for list in [strip_before, strip_after] {
+        for list in [strip_before, strip_after, match_normalized] {
             list.retain(|&id| (id as usize) < rows);
             list.sort_unstable();
         }
@@ -252,106 +287,119 @@ fn check_model(model: &Model) -> Result<(), VocabularyError> {
     Ok(())
 }
 
-/// Byte-level pre-tokenizers follow NFC only.
-fn check_no_normalizer(normalizer: Option<&Component>) -> Result<(), VocabularyError> {
-    let Some(component) = normalizer else {
-        return Ok(());
+/// Returns the merges as pairs of ids.
+fn merges(merges: &[Merge], ids: &HashMap<&str, u32>) -> Result<Vec<(u32, u32)>, VocabularyError> {
+    let refuse = |rank: usize, problem: String| {
+        let problem =
+            format!("merge {rank} {problem}; copy the tokenizer's files again from their source");
+        Err(file(TOKENIZER_JSON, &problem))
     };
-    let nothing = |kind: &str| kind == "NFC";
-    let known = match &component.parts {
-        Some(parts) if component.kind == "Sequence" => {
-            parts.0.iter().all(|part| nothing(&part.kind))
-        }
-        _ => nothing(&component.kind),
-    };
-    if known {
-        return Ok(());
-    }
-    let found = pre_tokenizer::describe_component(normalizer);
-    Err(unsupported_json("normalizer", found, "none, NFC"))
-}
-
-fn space_treatment(
-    normalizer: Option<&Component>,
-    pre_tokenizer: Option<&Component>,
-    model: &Model,
-) -> Result<Vocabulary, VocabularyError> {
-    if !model.byte_fallback {
-        let found = pre_tokenizer::describe_component(pre_tokenizer);
-        let supported = "ByteLevel, or a model with byte_fallback";
-        return Err(unsupported_json("pre_tokenizer", found, supported));
-    }
-    if model.ignore_merges {
-        let found = "true for a model with byte_fallback";
-        return Err(unsupported_json("model.ignore_merges", found, "false"));
-    }
-    #[derive(Clone, Copy, PartialEq)]
-    enum Rule {
-        Prefix,
-        Replace,
-        Other,
-    }
-    fn rule<P>(part: &ComponentStep<P>) -> Rule {
-        match (part.kind.as_str(), &part.pattern) {
-            ("Prepend", None) if part.prepend.as_deref() == Some("\u{2581}") => Rule::Prefix,
-            ("Replace", Some(Pattern::String(space)))
-                if space == " " && part.content.as_deref() == Some("\u{2581}") =>
-            {
-                Rule::Replace
-            }
-            _ => Rule::Other,
-        }
-    }
-    let rules = match normalizer {
-        None => Vec::new(),
-        Some(component) => match &component.parts {
-            Some(parts) if component.kind == "Sequence" => parts.0.iter().map(rule).collect(),
-            _ => vec![rule(component)],
-        },
-    };
-    let splits_at_space = |component: &Component| {
-        component.kind == "Split"
-            && matches!(&component.pattern, Some(Pattern::String(space)) if space == " ")
-    };
-    let metaspace = |component: &&Component| {
-        component.kind == "Metaspace"
-            && component.replacement.as_deref() == Some("\u{2581}")
-            && component.split == Some(false)
-    };
-    let (prefix, once) = match (rules.as_slice(), pre_tokenizer) {
-        ([Rule::Prefix, Rule::Replace] | [Rule::Replace, Rule::Prefix], None) => (true, false),
-        ([Rule::Replace], None) => (false, false),
-        ([Rule::Replace], Some(component)) if splits_at_space(component) => (false, false),
-        ([], Some(component)) if metaspace(&component) => {
-            match component.prepend_scheme.as_deref() {
-                Some("first") => (true, true),
-                Some("never") => (false, false),
-                _ => return Err(unsupported_spaces(normalizer, pre_tokenizer)),
+    let mut pairs = Vec::with_capacity(merges.len());
+    for (rank, merge) in merges.iter().enumerate() {
+        let (left, right) = merge.pair();
+        let part = |text: &str| format!("has the part {text:?}, which is not in the vocabulary");
+        match (ids.get(left), ids.get(right)) {
+            (None, _) => return refuse(rank, part(left)),
+            (_, None) => return refuse(rank, part(right)),
+            (Some(&left_id), Some(&right_id)) => {
+                let result = [left, right].concat();
+                if !ids.contains_key(&*result) {
+                    let problem =
+                        format!("produces a token that is not in the vocabulary ({result:?})");
+                    return refuse(rank, problem);
+                }
+                pairs.push((left_id, right_id));
             }
         }
-        _ => return Err(unsupported_spaces(normalizer, pre_tokenizer)),
-    };
-    Ok(Vocabulary {
-        model: SENTENCE_PIECE.to_owned(),
-        add_space_prefix: prefix,
-        space_prefix_once: once,
-        ..Vocabulary::default()
-    })
+    }
+    Ok(pairs)
 }
 
-fn unsupported_spaces(
-    normalizer: Option<&Component>,
-    pre_tokenizer: Option<&Component>,
-) -> VocabularyError {
-    let normalizer = pre_tokenizer::describe_component(normalizer);
-    let pre_tokenizer = pre_tokenizer::describe_component(pre_tokenizer);
-    let found = format!("{normalizer} and {pre_tokenizer}");
-    let supported = "Prepend and Replace of a space by U+2581, or Metaspace without split that prepends first or never";
-    unsupported_json("normalizer and pre_tokenizer", found, supported)
+/// `tokenizers` gives an added token the id of the same text in the vocabulary, or the next one; it
+/// only warns if the file states another.
+fn check_added_ids(added: &[AddedToken], ids: &HashMap<&str, u32>) -> Result<(), VocabularyError> {
+    let mut next = ids.len() as u32;
+    let mut seen = HashSet::new();
+    for AddedToken { id, content, .. } in added.iter().filter(|token| !token.content.is_empty()) {
+        let expected = ids.get(content.as_str()).copied().unwrap_or_else(|| {
+            next += 1;
+            next - 1
+        });
+        let problem = if !seen.insert(content.as_str()) {
+            format!("the added token {content:?} is listed twice")
+        } else if *id != expected {
+            format!("the added token {content:?} has the id {id}, expected {expected}")
+        } else {
+            continue;
+        };
+        let problem = format!("{problem}; save the tokenizer again with transformers");
+        return Err(file(TOKENIZER_JSON, &problem));
+    }
+    Ok(())
+}
+
+/// Checks that matching the longest added token first, as llama.cpp does, finds the same tokens as
+/// matching the left-most first, as `tokenizers` does: a token that overlaps the end of another must
+/// not be longer, unless both are runs of one character. Too much text is refused later.
+fn check_overlaps(added: &[AddedToken]) -> Result<(), VocabularyError> {
+    let texts = || added.iter().map(|token| token.content.as_str());
+    if texts().map(str::len).sum::<usize>() > MAX_SPECIAL_BYTES {
+        return Ok(());
+    }
+    let is_run = |text: &str| {
+        let first = text.chars().next();
+        text.chars().all(|character| Some(character) == first)
+    };
+    // By the start of a token, the longest that is no run and the longest run.
+    let mut longest: HashMap<&str, [&str; 2]> = HashMap::new();
+    for text in texts() {
+        let kind = usize::from(is_run(text));
+        for (at, _) in text.char_indices().skip(1) {
+            let known = &mut longest.entry(&text[..at]).or_default()[kind];
+            if known.len() < text.len() {
+                *known = text;
+            }
+        }
+    }
+    for first in texts() {
+        let kinds = if is_run(first) { 1 } else { 2 };
+        for (at, _) in first.char_indices().skip(1) {
+            let seconds = longest.get(&first[at..]).into_iter().flatten().take(kinds);
+            if let Some(second) = seconds.into_iter().find(|text| text.len() > first.len()) {
+                let found = format!("{first:?} and {second:?}, which can overlap");
+                let supported = "tokens that do not overlap";
+                return Err(unsupported_json("added_tokens", found, supported));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Checks that a byte-level model uses neither `unk_token` nor `byte_fallback`, which it does for
+/// bytes that have no token.
+fn check_no_unknown_bytes(model: &Model, ids: &HashMap<&str, u32>) -> Result<(), VocabularyError> {
+    let mut text = [0; 4];
+    let missing =
+        rules::missing_byte(|character| ids.contains_key(&*character.encode_utf8(&mut text)));
+    let Some(missing) = missing else {
+        return Ok(());
+    };
+    let with = |found: &str| format!("{found} for a vocabulary without the byte {missing:?}");
+    if model.byte_fallback {
+        return Err(unsupported_json(
+            "model.byte_fallback",
+            with("true"),
+            "false",
+        ));
+    }
+    match &model.unk_token {
+        None => Ok(()),
+        Some(token) => Err(unsupported_json("model.unk_token", with(token), "none")),
+    }
 }
 
 /// Some models' files do not mark them; converters to GGUF recognise them by text.
-fn looks_special(text: &str) -> bool {
+pub(super) fn looks_special(text: &str) -> bool {
     let between = |start, end| text.starts_with(start) && text.ends_with(end);
     matches!(text, "<pad>" | "<mask>" | "<2mass>" | "[@BOS@]")
         || between("<|", "|>")

@@ -7,12 +7,15 @@ use std::marker::PhantomData;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
+use super::base::looks_special;
 use crate::bounded_json;
 use crate::limits::{MAX_MERGES, MAX_VOCABULARY};
+use crate::vocab::TokenKind;
 
-/// `tokenizer.json`.
+/// `tokenizer.json`. Truncation and padding are left out: callers of `tokenizers` set them.
 #[derive(Debug, Deserialize)]
 pub(super) struct TokenizerJson {
+    pub(super) version: Option<String>,
     #[serde(
         default,
         deserialize_with = "bounded_json::list::<_, _, MAX_VOCABULARY>"
@@ -21,18 +24,8 @@ pub(super) struct TokenizerJson {
     pub(super) normalizer: Option<Component>,
     pub(super) pre_tokenizer: Option<Component>,
     pub(super) post_processor: Option<Component>,
+    pub(super) decoder: Option<Component>,
     pub(super) model: Model,
-}
-
-/// Parts of `tokenizer.json` that `tokenizer.model` does not have.
-#[derive(Debug, Default, Deserialize)]
-pub(super) struct TokenizerExtras {
-    #[serde(
-        default,
-        deserialize_with = "bounded_json::list::<_, _, MAX_VOCABULARY>"
-    )]
-    pub(super) added_tokens: Vec<AddedToken>,
-    pub(super) post_processor: Option<Component>,
 }
 
 /// An added token in `tokenizer.json`, or in `tokenizer_config.json` with its id as the key.
@@ -47,8 +40,22 @@ pub(super) struct AddedToken {
     pub(super) lstrip: bool,
     #[serde(default)]
     pub(super) rstrip: bool,
+    /// Matched in the normalised text.
+    #[serde(default)]
+    pub(super) normalized: bool,
     #[serde(default)]
     pub(super) special: bool,
+}
+
+impl AddedToken {
+    /// Returns the kind as converters to GGUF assign it.
+    pub(super) fn kind(&self) -> TokenKind {
+        if self.special || looks_special(&self.content) {
+            TokenKind::Control
+        } else {
+            TokenKind::UserDefined
+        }
+    }
 }
 
 #[derive(Debug, Deserialize)]
@@ -57,6 +64,7 @@ pub(super) struct Model {
     pub(super) kind: Option<String>,
     pub(super) dropout: Option<f64>,
     pub(super) unk_token: Option<String>,
+    // `fuse_unk` has no effect: a vocabulary that would use `unk_token` is refused.
     pub(super) continuing_subword_prefix: Option<String>,
     pub(super) end_of_word_suffix: Option<String>,
     #[serde(default)]
@@ -77,7 +85,12 @@ pub(super) type Component = ComponentStep<ComponentStep<Never>>;
 pub(super) struct ComponentStep<P> {
     #[serde(rename = "type")]
     pub(super) kind: String,
-    #[serde(alias = "normalizers", alias = "pretokenizers", alias = "processors")]
+    #[serde(
+        alias = "normalizers",
+        alias = "pretokenizers",
+        alias = "processors",
+        alias = "decoders"
+    )]
     pub(super) parts: Option<ShortList<P>>,
     pub(super) pattern: Option<Pattern>,
     pub(super) behavior: Option<String>,
@@ -91,6 +104,11 @@ pub(super) struct ComponentStep<P> {
     pub(super) prepend_scheme: Option<String>,
     pub(super) split: Option<bool>,
     pub(super) single: Option<ShortList<TemplatePiece>>,
+    pub(super) special_tokens: Option<Entries<TemplateToken>>,
+    pub(super) strip_left: Option<bool>,
+    pub(super) strip_right: Option<bool>,
+    pub(super) start: Option<u64>,
+    pub(super) stop: Option<u64>,
 }
 
 /// Uninhabited: sequences are not nested.
@@ -113,6 +131,12 @@ pub(super) enum Pattern {
 pub(super) enum TemplatePiece {
     SpecialToken { id: String },
     Sequence {},
+}
+
+/// Ids that a template inserts for a special token.
+#[derive(Debug, Deserialize)]
+pub(super) struct TemplateToken {
+    pub(super) ids: ShortList<u32>,
 }
 
 /// `tokenizer_config.json`, `special_tokens_map.json`.

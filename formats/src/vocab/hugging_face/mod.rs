@@ -1,12 +1,14 @@
 //! Reader of vocabularies from folders of the Hugging Face hub.
 //!
-//! Tokens are in `tokenizer.model` (SentencePiece), which is preferred, or `tokenizer.json`; other
-//! files state special tokens and the chat template. Normalisation to Unicode NFC is ignored, as in
-//! GGUF.
+//! Tokens and rules are in `tokenizer.json`, of which every entry is applied as by PyPI's
+//! `tokenizers` or refused by name. A `tokenizer.model` (SentencePiece) with the same merges adds
+//! the scores; alone, it has all. Other files state special tokens and the chat template.
 
 mod base;
 mod json;
 mod pre_tokenizer;
+mod rules;
+mod scores;
 mod sentence_piece;
 mod special;
 mod write;
@@ -17,12 +19,10 @@ use std::path::Path;
 use serde::de::DeserializeOwned;
 
 use base::VocabularyBuilder;
-use json::{
-    AddedToken, ChatTemplate, Config, Entries, TokenizerConfig, TokenizerExtras, TokenizerJson,
-};
+use json::{AddedToken, ChatTemplate, Config, Entries, TokenizerConfig, TokenizerJson};
 use special::{SpecialTokenSources, post_process};
 
-use super::{SENTENCE_PIECE, Vocabulary, VocabularyError};
+use super::{SENTENCE_PIECE, TokenKind, Vocabulary, VocabularyError};
 use crate::limits;
 use crate::open;
 use crate::python_json;
@@ -106,24 +106,38 @@ impl HuggingFaceFiles {
         let config: Config = parse(CONFIG, self.config.as_deref())?.unwrap_or_default();
         let generation: Config =
             parse(GENERATION_CONFIG, self.generation_config.as_deref())?.unwrap_or_default();
-        let (base, processor) = match (&self.tokenizer_model, &self.tokenizer_json) {
-            (Some(bytes), tokenizer) if sentence_piece::is_sentence_piece(bytes) => {
-                let extras: TokenizerExtras =
-                    parse(TOKENIZER_JSON, tokenizer.as_deref())?.unwrap_or_default();
-                let vocabulary = sentence_piece::parse(bytes)?;
-                let base = self.sentence_piece_vocabulary(
-                    vocabulary,
-                    &tokenizer_config,
-                    &extras.added_tokens,
-                )?;
-                (base, extras.post_processor)
-            }
-            (_, Some(bytes)) => {
+        let model = self.tokenizer_model.as_deref();
+        let model = model.filter(|bytes| sentence_piece::is_sentence_piece(bytes));
+        let (base, processor) = match (&self.tokenizer_json, model) {
+            (Some(bytes), model) => {
                 let mut tokenizer: TokenizerJson = parse_one(TOKENIZER_JSON, bytes)?;
                 let processor = tokenizer.post_processor.take();
-                (VocabularyBuilder::from_json(tokenizer)?, processor)
+                let pieces = model.map(sentence_piece::parse).transpose()?;
+                let collapses = pieces.as_ref().is_some_and(|pieces| pieces.collapse_spaces);
+                let mut base = VocabularyBuilder::from_json(tokenizer, collapses)?;
+                if let Some(pieces) = &pieces
+                    && base.vocabulary.model == SENTENCE_PIECE
+                {
+                    scores::take(&mut base.vocabulary, pieces);
+                }
+                for token in added_tokens(&tokenizer_config)? {
+                    base.add_missing(&token)?;
+                }
+                base.set_normalized_tokens()?;
+                let Vocabulary { merges, scores, .. } = &base.vocabulary;
+                if base.vocabulary.pre.is_none() && merges.is_empty() && scores.is_empty() {
+                    let problem =
+                        "model.merges is empty; copy the tokenizer's files again from their source";
+                    return Err(file(TOKENIZER_JSON, problem));
+                }
+                (base, processor)
             }
-            (Some(_), None) => {
+            (None, Some(model)) => {
+                let vocabulary = sentence_piece::parse(model)?;
+                let base = self.sentence_piece_vocabulary(vocabulary, &tokenizer_config)?;
+                (base, None)
+            }
+            (None, None) if self.tokenizer_model.is_some() => {
                 let problem = "is no SentencePiece model, and there is no tokenizer.json beside it";
                 return Err(file(TOKENIZER_MODEL, problem));
             }
@@ -139,13 +153,11 @@ impl HuggingFaceFiles {
         let mut vocabulary = base.finish(size)?;
 
         let gemma = |kind: &String| kind.starts_with("gemma");
-        if vocabulary.model == SENTENCE_PIECE {
+        if self.tokenizer_json.is_none() {
             if config.model_type.as_ref().is_some_and(gemma) {
                 // They are not used with the SentencePiece model.
                 vocabulary.add_space_prefix = false;
-            } else if let Some(prefix) = tokenizer_config.add_prefix_space
-                && vocabulary.merges.is_empty()
-            {
+            } else if let Some(prefix) = tokenizer_config.add_prefix_space {
                 vocabulary.add_space_prefix = prefix;
             }
         }
@@ -182,35 +194,22 @@ impl HuggingFaceFiles {
         &self,
         vocabulary: Vocabulary,
         config: &TokenizerConfig,
-        extras: &[AddedToken],
     ) -> Result<VocabularyBuilder, VocabularyError> {
         let added: Entries<u32> =
             parse(ADDED_TOKENS, self.added_tokens.as_deref())?.unwrap_or_default();
-        let decoder = &config.added_tokens_decoder.0;
-        let count = added.0.len() + decoder.len() + extras.len();
-        let mut base = VocabularyBuilder::from_pieces(vocabulary, count);
-        for (content, id) in added.0 {
-            base.add(&AddedToken {
-                id,
-                content,
-                ..AddedToken::default()
-            })?;
-        }
-        for (key, token) in decoder {
-            let id = key.parse().map_err(|_| {
-                let problem = format!("added_tokens_decoder has the id {key:?}");
-                file(TOKENIZER_CONFIG, &problem)
-            })?;
-            let token = token.clone();
-            base.add(&AddedToken { id, ..token })?;
-        }
-        // `tokenizer.json` is the file that transformers loads.
-        for token in extras {
-            if base.is_special(token) {
-                base.record_strips(token);
-            } else {
-                base.add(token)?;
+        let added = added.0.into_iter().map(|(content, id)| AddedToken {
+            id,
+            content,
+            ..AddedToken::default()
+        });
+        let tokens: Vec<AddedToken> = added.chain(added_tokens(config)?).collect();
+        let mut base = VocabularyBuilder::from_pieces(vocabulary, tokens.len());
+        for mut token in tokens {
+            if token.kind() == TokenKind::UserDefined {
+                // As in the pieces.
+                token.content = token.content.replace('\u{2581}', " ");
             }
+            base.add(&token)?;
         }
         Ok(base)
     }
@@ -228,6 +227,20 @@ impl HuggingFaceFiles {
             parse(CHAT_TEMPLATE_JSON, self.chat_template_json.as_deref())?;
         Ok(beside.and_then(|file| file.chat_template?.text()))
     }
+}
+
+/// Returns the added tokens that `tokenizer_config.json` lists.
+fn added_tokens(config: &TokenizerConfig) -> Result<Vec<AddedToken>, VocabularyError> {
+    let decoder = config.added_tokens_decoder.0.iter();
+    let token = |(key, token): &(String, AddedToken)| {
+        let id = key.parse().map_err(|_| {
+            let problem = format!("added_tokens_decoder has the id {key:?}");
+            file(TOKENIZER_CONFIG, &problem)
+        })?;
+        let token = token.clone();
+        Ok(AddedToken { id, ..token })
+    };
+    decoder.map(token).collect()
 }
 
 fn file(name: &str, problem: &str) -> VocabularyError {

@@ -118,12 +118,12 @@ pub(super) fn byte_level(
     ignore_merges: bool,
 ) -> Result<PreTokenizer, VocabularyError> {
     // A line end may be literal or escaped.
-    let patterns: Vec<String> = collect_from_steps(component, pattern, pattern)
+    let patterns: Vec<String> = map_steps(component, pattern, pattern)
         .into_iter()
         .map(|pattern| pattern.replace('\r', r"\r").replace('\n', r"\n"))
         .collect();
     let mut patterns = patterns.iter().map(String::as_str);
-    let steps = collect_from_steps(component, step_of, step_of)
+    let steps = map_steps(component, step_of, step_of)
         .into_iter()
         .map(|step| match (step?, patterns.next().unwrap_or_default()) {
             (Split(_), r"\p{N}") => Some(Digits(true)),
@@ -138,7 +138,7 @@ pub(super) fn byte_level(
     match known {
         Some((.., pre)) => Ok(*pre),
         None => {
-            let mut found = collect_from_steps(component, describe, describe).join(", ");
+            let mut found = map_steps(component, describe, describe).join(", ");
             if ignore_merges {
                 found += " with ignore_merges";
             }
@@ -179,17 +179,18 @@ pub(super) fn to_json(pre: PreTokenizer) -> (Value, bool) {
 
 pub(super) fn is_byte_level(component: &Component) -> bool {
     let is = |kind: &str| kind == "ByteLevel";
-    collect_from_steps(component, |part| is(&part.kind), |part| is(&part.kind)).contains(&true)
+    map_steps(component, |part| is(&part.kind), |part| is(&part.kind)).contains(&true)
 }
 
 pub(super) fn describe_component(component: Option<&Component>) -> String {
     component.map_or_else(
         || "none".to_owned(),
-        |component| collect_from_steps(component, describe, describe).join(", "),
+        |component| map_steps(component, describe, describe).join(", "),
     )
 }
 
-fn collect_from_steps<T>(
+/// Returns `part` of every step of a sequence, or `whole` of a single component.
+pub(super) fn map_steps<T>(
     component: &Component,
     whole: impl Fn(&Component) -> T,
     part: impl Fn(&ComponentStep<Never>) -> T,
@@ -239,13 +240,24 @@ fn describe<P>(part: &ComponentStep<P>) -> String {
         ("individual_digits", part.individual_digits),
         ("invert", part.invert),
         ("split", part.split),
+        ("strip_left", part.strip_left),
+        ("strip_right", part.strip_right),
     ] {
         if value == Some(true) {
             text += " ";
             text += name;
         }
     }
-    for value in [&part.behavior, &part.prepend_scheme].into_iter().flatten() {
+    for value in [
+        &part.behavior,
+        &part.prepend_scheme,
+        &part.content,
+        &part.prepend,
+        &part.replacement,
+    ]
+    .into_iter()
+    .flatten()
+    {
         text += &format!(" {value:?}");
     }
     text

@@ -1,6 +1,7 @@
 //! Special tokens, and their addition around a text.
 
 use super::json::{Component, ComponentStep, TemplatePiece, TokenIds, TokenName, TokenizerConfig};
+use super::pre_tokenizer::map_steps;
 use super::unsupported_json;
 use crate::vocab::{Vocabulary, VocabularyError};
 
@@ -59,23 +60,21 @@ pub(super) fn post_process(
     processor: &Component,
     vocabulary: &mut Vocabulary,
 ) -> Result<(Option<bool>, Option<bool>), VocabularyError> {
-    let templates: Vec<_> = match &processor.parts {
-        Some(parts) if processor.kind == "Sequence" => {
-            let template = |part: &ComponentStep<_>| (part.kind.clone(), template_texts(part));
-            parts.0.iter().map(template).collect()
-        }
-        _ => vec![(processor.kind.clone(), template_texts(processor))],
-    };
+    let templates = map_steps(processor, template, template);
     let refuse =
         |found: &str, supported: &str| Err(unsupported_json("post_processor", found, supported));
     let tokens = &vocabulary.tokens;
-    let is = |id: &mut Option<u32>, name: &String| {
+    let is = |id: &mut Option<u32>, token: &TemplateText| {
         let named = || {
             let mut texts = (0..).zip(tokens);
-            texts.find(|(_, text)| *text == name).map(|(id, _)| id)
+            texts
+                .find(|(_, text)| **text == token.text)
+                .map(|(id, _)| id)
         };
         *id = id.or_else(named);
-        id.and_then(|id| tokens.get(id as usize)) == Some(name)
+        let Some(id) = *id else { return false };
+        let inserts = token.ids.as_ref().is_none_or(|ids| *ids == [id]);
+        inserts && tokens.get(id as usize) == Some(&token.text)
     };
     let (own_bos, own_eos) = (&mut vocabulary.bos, &mut vocabulary.eos);
     let mut puts = (None, None);
@@ -84,15 +83,22 @@ pub(super) fn post_process(
             "ByteLevel" => {}
             "TemplateProcessing" => match pieces.as_slice() {
                 [None] => {}
+                _ if puts != (None, None) => return refuse("two templates", "one"),
                 [Some(bos), None] if is(own_bos, bos) => puts.0 = Some(true),
                 [None, Some(eos)] if is(own_eos, eos) => puts.1 = Some(true),
                 [Some(bos), None, Some(eos)] if is(own_bos, bos) && is(own_eos, eos) => {
                     puts = (Some(true), Some(true));
                 }
                 _ => {
-                    let names = pieces.iter().map(|piece| piece.as_deref().unwrap_or("$A"));
+                    let names = pieces.iter().map(|piece| match piece {
+                        Some(TemplateText { text, ids: None }) => text.clone(),
+                        Some(TemplateText { text, ids }) => {
+                            format!("{text} {:?}", ids.as_deref().unwrap_or_default())
+                        }
+                        None => "$A".to_owned(),
+                    });
                     let found = names.collect::<Vec<_>>().join(" ");
-                    return refuse(&found, "BOS before and EOS behind a text");
+                    return refuse(&found, "BOS before and EOS after a text, with their ids");
                 }
             },
             other => return refuse(other, "ByteLevel, TemplateProcessing"),
@@ -101,12 +107,27 @@ pub(super) fn post_process(
     Ok(puts)
 }
 
-fn template_texts<P>(part: &ComponentStep<P>) -> Vec<Option<String>> {
+/// Special token that a template inserts, and the ids that it states for it.
+struct TemplateText {
+    text: String,
+    ids: Option<Vec<u32>>,
+}
+
+/// Returns the kind of a processor, and what its template puts around a text, which is `None`.
+fn template<P>(part: &ComponentStep<P>) -> (String, Vec<Option<TemplateText>>) {
+    let known = part.special_tokens.iter().flat_map(|tokens| &tokens.0);
+    let ids = |name: &String| {
+        let mut known = known.clone();
+        let found = known.find(|(token, _)| token == name);
+        found.map(|(_, token)| token.ids.0.clone())
+    };
     let pieces = part.single.iter().flat_map(|pieces| &pieces.0);
-    pieces
-        .map(|piece| match piece {
-            TemplatePiece::SpecialToken { id } => Some(id.clone()),
-            TemplatePiece::Sequence {} => None,
-        })
-        .collect()
+    let pieces = pieces.map(|piece| match piece {
+        TemplatePiece::SpecialToken { id } => Some(TemplateText {
+            text: id.clone(),
+            ids: ids(id),
+        }),
+        TemplatePiece::Sequence {} => None,
+    });
+    (part.kind.clone(), pieces.collect())
 }

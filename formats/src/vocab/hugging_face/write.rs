@@ -4,11 +4,11 @@
 //! merges of `tokenizer.json` are then all pairs of tokens that form a third one, ordered by its
 //! score.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
 use serde_json::{Map, Value, json};
 
-use super::{HuggingFaceFiles, pre_tokenizer, sentence_piece};
+use super::{HuggingFaceFiles, pre_tokenizer, scores, sentence_piece};
 use crate::vocab::{BYTE_LEVEL, TokenKind, Vocabulary};
 
 const SPACE: &str = "\u{2581}";
@@ -23,7 +23,7 @@ impl HuggingFaceFiles {
             tokenizer_model: scored.then(|| sentence_piece::write(vocabulary)),
             // Indenting would take several times the space.
             tokenizer_json: Some(format!("{}\n", tokenizer(vocabulary)).into_bytes()),
-            tokenizer_config: bytes(&tokenizer_config(vocabulary, context, scored)),
+            tokenizer_config: bytes(&tokenizer_config(vocabulary, context)),
             generation_config: bytes(&generation_config(vocabulary)),
             ..HuggingFaceFiles::default()
         }
@@ -70,7 +70,7 @@ fn added_token(vocabulary: &Vocabulary, id: u32, token: &str, kind: TokenKind) -
         "single_word": false,
         "lstrip": vocabulary.strip_before.contains(&id),
         "rstrip": vocabulary.strip_after.contains(&id),
-        "normalized": false,
+        "normalized": vocabulary.match_normalized.contains(&id),
         "special": matches!(kind, TokenKind::Control | TokenKind::Unknown),
     })
 }
@@ -78,9 +78,12 @@ fn added_token(vocabulary: &Vocabulary, id: u32, token: &str, kind: TokenKind) -
 fn tokenizer(vocabulary: &Vocabulary) -> Value {
     let byte_level = vocabulary.model == BYTE_LEVEL;
     let all = tokens(vocabulary);
-    let beside = all
-        .iter()
-        .filter(|(_, _, kind)| matches!(kind, TokenKind::Control | TokenKind::UserDefined));
+    let beside = all.iter().filter(|(_, _, kind)| {
+        matches!(
+            kind,
+            TokenKind::Control | TokenKind::UserDefined | TokenKind::Unknown
+        )
+    });
     let beside = beside.map(|&(id, token, kind)| added_token(vocabulary, id, token, kind));
     let vocab: Map<String, Value> = all
         .iter()
@@ -89,12 +92,12 @@ fn tokenizer(vocabulary: &Vocabulary) -> Value {
     let (mut pre, mut ignoring) = (Value::Null, false);
     if let Some(known) = vocabulary.pre {
         (pre, ignoring) = pre_tokenizer::to_json(known);
-    } else if vocabulary.space_prefix_once {
+    } else if let Some(scheme) = metaspace_scheme(vocabulary) {
         pre = json!({
             "type": "Metaspace",
             "replacement": SPACE,
-            "prepend_scheme": "first",
-            "split": false,
+            "prepend_scheme": scheme,
+            "split": vocabulary.split_before_spaces,
         });
     }
     let unknown = vocabulary.unknown.filter(|_| !byte_level);
@@ -122,24 +125,38 @@ fn tokenizer(vocabulary: &Vocabulary) -> Value {
     })
 }
 
-fn normalizer(vocabulary: &Vocabulary) -> Value {
-    if vocabulary.model == BYTE_LEVEL || vocabulary.space_prefix_once {
-        return Value::Null;
+/// Returns the scheme of a `Metaspace` if there is one in place of a normaliser.
+fn metaspace_scheme(vocabulary: &Vocabulary) -> Option<&'static str> {
+    if vocabulary.space_prefix_once {
+        Some("first")
+    } else if vocabulary.space_prefix_if_absent {
+        Some("always")
+    } else if vocabulary.split_before_spaces {
+        Some("never")
+    } else {
+        None
     }
-    let replace = json!({"type": "Replace", "pattern": {"String": " "}, "content": SPACE});
+}
+
+fn normalizer(vocabulary: &Vocabulary) -> Value {
     let mut steps = Vec::new();
+    if let Some(form) = vocabulary.normalization {
+        steps.push(json!({"type": form.name()}));
+    }
     if vocabulary.collapse_spaces {
         steps.push(json!({"type": "Strip", "strip_left": true, "strip_right": true}));
         steps.push(json!({"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}));
     }
-    if vocabulary.add_space_prefix {
-        steps.push(json!({"type": "Prepend", "prepend": SPACE}));
+    if vocabulary.model != BYTE_LEVEL && metaspace_scheme(vocabulary).is_none() {
+        if vocabulary.add_space_prefix {
+            steps.push(json!({"type": "Prepend", "prepend": SPACE}));
+        }
+        steps.push(json!({"type": "Replace", "pattern": {"String": " "}, "content": SPACE}));
     }
-    if steps.is_empty() {
-        replace
-    } else {
-        steps.push(replace);
-        json!({"type": "Sequence", "normalizers": steps})
+    match steps.len() {
+        0 => Value::Null,
+        1 => steps.swap_remove(0),
+        _ => json!({"type": "Sequence", "normalizers": steps}),
     }
 }
 
@@ -195,38 +212,33 @@ fn post_processor(vocabulary: &Vocabulary) -> Value {
 }
 
 fn merges(vocabulary: &Vocabulary) -> Vec<[&str; 2]> {
-    let byte_level = vocabulary.model == BYTE_LEVEL;
     if vocabulary.scores.is_empty() {
         let merges = vocabulary.merges.iter().zip(vocabulary.merged_tokens());
-        // Without effect, and for `tokenizers` the texts of both parts must be that of the result.
-        let merges = merges.filter(|(_, result)| {
-            !result.is_some_and(|token| !byte_level && vocabulary.is_user_defined(token))
+        let merges = merges.map(|(&(left, right), result)| {
+            let pair = [vocabulary.text(left), vocabulary.text(right)];
+            (pair, result.map(|token| vocabulary.text(token)))
         });
-        return merges
-            .map(|(&(left, right), _)| [vocabulary.text(left), vocabulary.text(right)])
-            .collect();
+        // For `tokenizers` the texts of both parts must be that of the result. Those of
+        // user-defined tokens with spaces are not, and such merges have no effect.
+        let merges =
+            merges.filter(|(pair, result)| result.is_none_or(|text| text == pair.concat()));
+        return merges.map(|(pair, _)| pair).collect();
     }
-    let all = tokens(vocabulary);
-    let all = all.iter().filter(|(_, _, kind)| *kind == TokenKind::Normal);
-    let ids: HashMap<&str, u32> = all.clone().map(|&(id, token, _)| (token, id)).collect();
-    let mut merges = Vec::new();
-    for &(id, token, _) in all {
-        let score = vocabulary.scores.get(id as usize).copied().unwrap_or(0.0);
-        for (at, _) in token.char_indices().skip(1) {
-            let (left, right) = token.split_at(at);
-            if let (Some(&a), Some(&b)) = (ids.get(left), ids.get(right)) {
-                merges.push((score, id, a, b, [left, right]));
-            }
-        }
-    }
-    merges.sort_by(|one, other| {
-        let order = other.0.total_cmp(&one.0);
-        order.then_with(|| (one.1, one.2, one.3).cmp(&(other.1, other.2, other.3)))
+    let all = tokens(vocabulary).into_iter();
+    let normal = all.filter(|(_, _, kind)| *kind == TokenKind::Normal);
+    let scored = normal.map(|(id, token, _)| {
+        let score = vocabulary.scores.get(id as usize).copied();
+        (id, token, score.unwrap_or(0.0))
     });
-    merges.into_iter().map(|(.., pair)| pair).collect()
+    let merges = scores::merges(scored.collect());
+    let text = |id| vocabulary.text(id);
+    let pairs = merges.into_iter().map(|merge| merge.pair);
+    pairs
+        .map(|(left, right)| [text(left), text(right)])
+        .collect()
 }
 
-fn tokenizer_config(vocabulary: &Vocabulary, context: usize, scored: bool) -> Value {
+fn tokenizer_config(vocabulary: &Vocabulary, context: usize) -> Value {
     let name = |id: Option<u32>| id.map(|id| vocabulary.text(id));
     let mut config = json!({
         // As in `tokenizer.json`, for any model.
@@ -244,17 +256,6 @@ fn tokenizer_config(vocabulary: &Vocabulary, context: usize, scored: bool) -> Va
     }
     if let Some(template) = &vocabulary.chat_template {
         config["chat_template"] = json!(template);
-    }
-    if scored {
-        let stripping = tokens(vocabulary).into_iter().filter(|(id, ..)| {
-            vocabulary.strip_before.contains(id) || vocabulary.strip_after.contains(id)
-        });
-        let stripping = stripping
-            .map(|(id, token, kind)| (id.to_string(), added_token(vocabulary, id, token, kind)));
-        let stripping: Map<String, Value> = stripping.collect();
-        if !stripping.is_empty() {
-            config["added_tokens_decoder"] = Value::Object(stripping);
-        }
     }
     config
 }
