@@ -15,20 +15,20 @@ fn demo_tokenizer() -> Tokenizer {
 #[test]
 fn scripts_outside_the_vocabulary_are_skipped() {
     let tokenizer = demo_tokenizer();
-    let (text, sha256, left_out) = read(&TextSource::Shipped, &tokenizer).unwrap();
+    let contents = read(&TextSource::Shipped, &tokenizer).unwrap();
     let foreign = [
         "russian", "chinese", "japanese", "korean", "arabic", "hindi",
     ];
-    assert_eq!(left_out, foreign);
-    assert_eq!(sha256, shipped_digest());
+    assert_eq!(contents.left_out, foreign);
+    assert_eq!(contents.sha256, shipped_digest());
     let without = shipped_text(|part| !foreign.contains(&part.name));
-    assert_eq!(text, without);
+    assert_eq!(contents.text, without);
 }
 
 #[test]
 fn shipped_text_fills_the_default_windows() {
     let tokenizer = demo_tokenizer();
-    let (text, ..) = read(&TextSource::Shipped, &tokenizer).unwrap();
+    let text = read(&TextSource::Shipped, &tokenizer).unwrap().text;
     let windows = Windows::new(&tokenizer, &text, DEFAULT_CONTEXT, None).unwrap();
     for window in windows.iter() {
         let unlike: std::collections::BTreeSet<_> = window.iter().collect();
