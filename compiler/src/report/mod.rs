@@ -308,14 +308,14 @@ impl Report {
         let quality = self.quality.as_ref().map(|quality| &quality.evaluation);
         if let Some((evaluation, found)) = quality.and_then(|e| Some((e, e.reference.as_ref()?))) {
             lines.push(format!(
-                "  perplexity     {:.3} -> {:.3}, {:.4} of the source's{}",
+                "  quality        perplexity {:.3} -> {:.3}: {:.4} of the source's{}",
                 found.reference_perplexity,
                 evaluation.perplexity,
                 found.perplexity_ratio,
                 format_interval(found.perplexity_ratio_interval, 4),
             ));
             lines.push(format!(
-                "  KL divergence  {:.5} nats{}, same top token {:.1} %",
+                "                 KL divergence {:.5} nats{}, same top token {:.1} %",
                 found.kl,
                 format_interval(found.kl_interval, 5),
                 100.0 * found.top1,

@@ -2,6 +2,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use htc_tests::artifact::Artifact;
+use htc_tests::material::demo;
 use htc_tests::{Htc, Scratch, TinyModel, htc};
 use serde_json::Value;
 
@@ -154,4 +155,81 @@ fn effort_affects_plan_and_bytes() {
         .assert_refused(2, &["--plan", "--effort"]);
     let wrong = compile(&scratch, "wrong.htz", &["--effort", "most"]).run();
     wrong.assert_refused(2, &["--effort", "fast, normal or high"]);
+}
+
+#[test]
+fn result_is_brief_unless_asked_otherwise() {
+    let scratch = Scratch::new();
+    let model = model(&scratch);
+    let compile = |name: &str, options: &[&str]| {
+        let run = htc!["compile", &model, scratch.path(name), "--effort", "fast"];
+        let run = run.args([
+            "--target-size".into(),
+            "60%".into(),
+            "--cache".into(),
+            scratch.path("cache"),
+        ]);
+        run.args(options).as_typed().run().assert_ok()
+    };
+    let brief = compile("brief.htz", &[]);
+    let lines: Vec<&str> = brief
+        .stderr
+        .lines()
+        .filter(|line| !line.contains("note: "))
+        .collect();
+    assert_eq!(lines.len(), 6, "{}", brief.stderr);
+    for (line, word) in lines.iter().zip([
+        "model.gguf -> brief.htz",
+        "bits per weight",
+        "of the source's (95 % interval ",
+        "same top token",
+        " threads",
+        "htc run ",
+    ]) {
+        assert!(line.contains(word), "{word}: {line}");
+    }
+    assert!(brief.stdout.is_empty());
+    let quiet = compile("quiet.htz", &["-q"]);
+    assert_eq!((quiet.stdout.len(), &quiet.stderr[..]), (0, ""));
+    let verbose = compile("verbose.htz", &["-v"]);
+    assert!(verbose.stderr.contains("asked for") && verbose.stderr.contains("ffn_down"));
+    let report = compile("json.htz", &["--json"]).json();
+    assert_eq!(text(&report, "/schema"), "htc-report-1");
+    assert_eq!(text(&report, "/htc"), env!("CARGO_PKG_VERSION"));
+    let bits = 8.0 * number(&report, "/bytes/after") / number(&report, "/parameters/before");
+    assert_eq!(number(&report, "/bits_per_weight"), bits);
+}
+
+/// The quality is measured without a calibration, too, and a useless artifact is called one.
+#[test]
+fn artifact_of_twice_the_perplexity_is_a_warning() {
+    let scratch = Scratch::new();
+    let demo = demo("reference-7m-f16.gguf");
+    let compile = |rank: &str| {
+        let run = htc![
+            "compile",
+            &demo,
+            scratch.path("out.htz"),
+            "--force",
+            "--json"
+        ];
+        run.args(["--method", "low-rank", "--rank", rank]).run()
+    };
+    let useless = compile("4");
+    let ratio = |report: &Value| number(report, "/quality/evaluation/perplexity_ratio");
+    let warned = useless.stderr.clone();
+    let report = useless.json();
+    assert!(ratio(&report) > 2.0 && report["calibration"].is_null());
+    let said = format!("perplexity is {:.1} times the source's", ratio(&report));
+    assert!(
+        warned.contains(&said) && !warned.contains("htc run "),
+        "{warned}"
+    );
+    let whole = compile("full");
+    assert!(
+        !whole.stderr.contains("times the source's"),
+        "{}",
+        whole.stderr
+    );
+    assert!((ratio(&whole.json()) - 1.0).abs() < 0.02);
 }

@@ -7,7 +7,7 @@ use htc_formats::gguf::{Array, Gguf, Value};
 use htc_tests::{Scratch, TinyModel, htc};
 use serde_json::{Value as Json, json};
 
-use super::{compile_unchanged, export, fixture, list, to_folder};
+use super::{UNCHANGED_PLAN, compile_unchanged, export, fixture, list, to_folder};
 
 fn text(text: &str) -> Value {
     Value::String(text.to_owned())
@@ -245,6 +245,7 @@ fn metadata_that_are_not_kept_are_named() {
     fs::write(folder.join("USE_POLICY.md"), vec![b'x'; 5 << 20]).unwrap();
     let tiny = TinyModel::default().with("custom.long", text(&"x".repeat(5 << 20)));
     let model = scratch.file("model.gguf", tiny.bytes());
+    let plan = scratch.file("as-it-is.json", UNCHANGED_PLAN);
     for (source, names) in [
         (
             &folder,
@@ -259,10 +260,8 @@ fn metadata_that_are_not_kept_are_named() {
         ),
     ] {
         let output = scratch.path("out.htz");
-        let run = htc![
-            "compile", source, "-o", &output, "--method", "gp", "--ratio", "0.9"
-        ];
-        let said = run.arg("--force").run().assert_ok().stderr;
+        let run = htc!["compile", source, "-o", &output, "--plan", &plan, "--force"];
+        let said = run.run().assert_ok().stderr;
         for name in names {
             assert!(said.contains(name), "{name:?} is missing from {said}");
         }
