@@ -192,7 +192,7 @@ fn result_is_brief_unless_asked_otherwise() {
     let quiet = compile("quiet.htz", &["-q"]);
     assert_eq!((quiet.stdout.len(), &quiet.stderr[..]), (0, ""));
     let verbose = compile("verbose.htz", &["-v"]);
-    assert!(verbose.stderr.contains("asked for") && verbose.stderr.contains("ffn_down"));
+    assert!(verbose.stderr.contains("request  ") && verbose.stderr.contains("ffn_down"));
     let report = compile("json.htz", &["--json"]).json();
     assert_eq!(text(&report, "/schema"), "htc-report-1");
     assert_eq!(text(&report, "/htc"), env!("CARGO_PKG_VERSION"));
