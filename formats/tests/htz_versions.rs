@@ -153,13 +153,14 @@ fn artifacts_of_version_2_are_reproduced() {
 
 #[test]
 fn every_tokenizer_rule_must_be_required() {
-    let literal: fn(&mut Vocabulary) = |one| {
+    type Change = fn(&mut Vocabulary);
+    let literal: Change = |one| {
         one.scores.clear();
         one.merges = vec![(3, 4)];
         one.tokens[5] = "▁▁".to_owned();
         one.kinds[5] = TokenKind::UserDefined;
     };
-    let changes: [(&str, fn(&mut Vocabulary)); 5] = [
+    let changes: [(&str, Change); 5] = [
         ("form", |one| one.normalization = Some(UnicodeForm::Nfkd)),
         ("prefix", |one| one.space_prefix_if_absent = true),
         ("split", |one| one.split_before_spaces = true),
