@@ -41,7 +41,7 @@ use work::WorkFolder;
 
 /// Version of the arithmetic, which changes whenever the same source and request give other
 /// results.
-pub const ARITHMETIC_VERSION: u32 = 8;
+pub const ARITHMETIC_VERSION: u32 = 9;
 
 /// Makes the artifacts of a compilation in its work folder.
 #[derive(Clone, Copy, Debug)]
