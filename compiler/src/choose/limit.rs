@@ -25,8 +25,8 @@ impl QualityLimit {
         let relative = |limit: Option<f64>, interval: Option<Interval>| {
             let upper = interval.map_or(f64::INFINITY, |(_, upper)| upper);
             let relative = |limit: f64| match upper / limit {
-                // A limit of 0.
-                ratio if ratio.is_nan() => 1.0,
+                _ if upper == 0.0 => 0.0,
+                ratio if ratio.is_nan() => f64::INFINITY,
                 ratio => ratio,
             };
             limit.map_or(0.0, relative)
@@ -131,16 +131,19 @@ impl<C> SizeSearch<'_, C> {
             log_of_holds: log(&best),
             placed: 0,
         };
-        let mut stride = stride;
+        // Steps grow even where the loss does not fall as expected.
+        let (mut stride, mut least) = (stride, 1_u32);
         while !((self.loss)(&best) <= 1.0) {
             if bracket.holds >= whole {
                 return Ok(Err(best));
             }
-            let step = steps.upwards(log(&best)).unwrap_or(stride).min(stride);
+            let expected = steps.upwards(log(&best)).unwrap_or(stride);
+            let step = expected.min(stride).max(least);
+            least = step.saturating_mul(2);
             bracket.fails = bracket.holds;
             bracket.log_of_fails = Some(log(&best));
             bracket.holds = (bracket.holds + step).min(whole);
-            stride *= 2;
+            stride = stride.saturating_mul(2);
             if let Some(larger) = at(bracket.holds)? {
                 (self.discard)(&best);
                 best = larger;
@@ -180,7 +183,8 @@ impl Bracket {
         if let Some(slope) = self.slope(steps) {
             self.placed += 1;
             let left = -self.log_of_holds / slope;
-            if left < CLOSE_STEPS {
+            // A line through distant candidates may be steeper than the loss beside this one.
+            if left.max(-self.log_of_holds / steps.expected_slope()?) < CLOSE_STEPS {
                 return None;
             }
             // No further than to an eighth of the loss at once.
@@ -191,16 +195,17 @@ impl Bracket {
             0 if self.holds > *stride => self.holds - *stride,
             _ => (self.fails + self.holds) / 2,
         };
-        *stride *= 2;
+        *stride = stride.saturating_mul(2);
         Some(next)
     }
 
     /// Returns the growth of the logarithm of the loss for each step down, if it may be
     /// interpolated.
     fn slope(&self, steps: SearchSteps) -> Option<f64> {
-        let doubling = steps.doubling.filter(|_| self.placed < INTERPOLATIONS)?;
+        let expected = steps.expected_slope()?;
         let slope = match (self.fails, self.log_of_fails) {
-            (0, _) => std::f64::consts::LN_2 / f64::from(doubling),
+            _ if self.placed >= INTERPOLATIONS => return None,
+            (0, _) => expected,
             (fails, Some(log)) => (log - self.log_of_holds) / f64::from(self.holds - fails),
             (_, None) => return None,
         };
@@ -219,10 +224,14 @@ pub struct SearchSteps {
 }
 
 impl SearchSteps {
+    /// Returns the expected growth of the logarithm of the loss for each step down.
+    fn expected_slope(self) -> Option<f64> {
+        Some(std::f64::consts::LN_2 / f64::from(self.doubling?))
+    }
+
     /// Returns the expected number of steps up to the limit from a candidate beyond it.
     fn upwards(self, log_of_loss: f64) -> Option<u32> {
-        let slope = std::f64::consts::LN_2 / f64::from(self.doubling?);
-        let expected = (log_of_loss / slope).ceil();
+        let expected = (log_of_loss / self.expected_slope()?).ceil();
         expected.is_finite().then(|| expected.max(1.0) as u32)
     }
 }

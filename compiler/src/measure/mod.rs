@@ -173,7 +173,7 @@ pub fn evaluate(
         check_vocabulary(model, tokenizer, other, other_tokenizer)?;
     }
     let windows = Windows::new(tokenizer, text, protocol.context, protocol.chunks)?;
-    let mut logits = ReferenceLogits::default();
+    let mut logits = ReferenceLogits::unkept();
     let reference = reference.map(|(other, _)| (other, &mut logits));
     evaluate_windows(
         device,
@@ -197,8 +197,8 @@ pub fn evaluate_windows(
 ) -> Result<Evaluation, PassError> {
     let (context, chunks) = (windows.context(), windows.count());
     let whole = KvOptions::new(reference_kv_type(execution.kv.kind));
-    let other = reference.map(|(model, kept)| Reference::new(device, model, whole, windows, kept));
-    let mut other = other.transpose()?;
+    let mut other =
+        reference.map(|(model, kept)| Reference::new(device, model, whole, windows, kept));
     let mut own = device
         .sequence(model, context, &execution.kv)
         .map_err(PassError::Evaluate)?;
@@ -207,11 +207,11 @@ pub fn evaluate_windows(
     for (index, window) in windows.iter().enumerate() {
         own.reset();
         if let Some(other) = &mut other {
-            other.begin(index)?;
+            other.begin(index, window)?;
         }
         totals.begin();
         let mut start = 0;
-        let batch = other.as_ref().map_or(BATCH, |other| other.batch);
+        let batch = other.as_ref().and_then(Reference::batch).unwrap_or(BATCH);
         for batch in window.chunks(batch.min(own.batch())) {
             own.forward(batch).map_err(PassError::Evaluate)?;
             if let Some(other) = &mut other {

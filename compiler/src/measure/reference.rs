@@ -1,6 +1,5 @@
 //! Logits of a reference, kept for further evaluations on the same windows.
 
-use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -12,73 +11,81 @@ use crate::calibrate::PassError;
 use crate::calibrate::windows::Windows;
 use crate::device::{Device, Sequence};
 
+use super::MAX_LOGITS;
+
 /// Largest number of logits that are kept: 256 MiB.
 const MAX_KEPT: usize = 1 << 26;
 
 /// Logits of one reference model on the first windows of a text, as many as fit.
 ///
 /// Candidates are measured on the same windows one after another, and half of the work is the
-/// reference's.
-#[derive(Default)]
+/// reference's. Which windows are kept depends on their number and length alone, and a kept window is
+/// read in the reference's own batches, so that the logits do not depend on the candidate that was
+/// measured first.
+#[derive(Debug)]
 pub struct ReferenceLogits {
-    /// Digest of the windows, and the batch with which they were read.
-    of: Option<(Digest, usize)>,
+    key: Option<Key>,
     logits: Vec<f32>,
     /// Logits of a window.
     of_window: usize,
-    capacity: usize,
+    /// Number of windows that are kept.
+    windows: usize,
+    /// Largest number of logits.
+    most: usize,
 }
 
-impl fmt::Debug for ReferenceLogits {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ReferenceLogits")
-            .field("of", &self.of)
-            .field("logits", &self.logits.len())
-            .finish_non_exhaustive()
+/// What logits depend on.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Key {
+    windows: Digest,
+    context: usize,
+    kv: KvOptions,
+    /// Address of the model, which lives as long as the logits.
+    model: usize,
+}
+
+impl Default for ReferenceLogits {
+    fn default() -> Self {
+        ReferenceLogits::with_most(MAX_KEPT)
     }
 }
 
 impl ReferenceLogits {
-    /// Returns the batch of the reference, if any windows with this digest are kept.
-    pub(super) fn batch(&self, windows: Digest) -> Option<usize> {
-        let (of, batch) = self.of?;
-        (of == windows && !self.logits.is_empty()).then_some(batch)
+    /// Creates logits that are not kept, for a single evaluation.
+    pub fn unkept() -> Self {
+        ReferenceLogits::with_most(0)
     }
 
-    /// Forgets other windows, and prepares for `count` windows with `of_window` logits each.
-    pub(super) fn prepare(
-        &mut self,
-        windows: Digest,
-        batch: usize,
-        of_window: usize,
-        count: usize,
-    ) {
-        if self.of == Some((windows, batch)) {
+    fn with_most(most: usize) -> Self {
+        ReferenceLogits {
+            key: None,
+            logits: Vec::new(),
+            of_window: 0,
+            windows: 0,
+            most,
+        }
+    }
+
+    /// Forgets logits of another key, and prepares for `count` windows with `of_window` logits each.
+    fn prepare(&mut self, key: Key, of_window: usize, count: usize) {
+        if self.key == Some(key) {
             return;
         }
-        let fit = (MAX_KEPT / of_window.max(1)).min(count);
         *self = ReferenceLogits {
-            of: Some((windows, batch)),
-            logits: Vec::with_capacity(fit * of_window),
+            key: Some(key),
             of_window,
-            capacity: fit * of_window,
+            windows: (self.most / of_window.max(1)).min(count),
+            ..ReferenceLogits::with_most(self.most)
         };
     }
 
-    /// Returns the logits of a window, if kept.
-    pub(super) fn window(&self, index: usize) -> Option<&[f32]> {
-        let start = index.checked_mul(self.of_window)?;
-        self.logits
-            .get(start..start.checked_add(self.of_window)?)
-            .filter(|logits| !logits.is_empty())
+    fn keeps(&self, window: usize) -> bool {
+        window < self.windows
     }
 
-    /// Keeps the next logits of a window if all of its logits fit and those before it are kept.
-    pub(super) fn keep(&mut self, window: usize, first: usize, logits: &[f32]) {
-        let at = window * self.of_window + first;
-        if at == self.logits.len() && (window + 1) * self.of_window <= self.capacity {
-            self.logits.extend_from_slice(logits);
-        }
+    /// Returns true if the logits of a window are there. Windows are kept in order.
+    fn has(&self, window: usize) -> bool {
+        self.keeps(window) && self.logits.len() >= (window + 1) * self.of_window
     }
 }
 
@@ -91,8 +98,6 @@ pub(super) struct Reference<'d, 'k> {
     sequence: Option<Box<dyn Sequence + 'd>>,
     kept: &'k mut ReferenceLogits,
     window: usize,
-    /// Positions of a call.
-    pub batch: usize,
 }
 
 impl<'d, 'k> Reference<'d, 'k> {
@@ -102,75 +107,98 @@ impl<'d, 'k> Reference<'d, 'k> {
         kv: KvOptions,
         windows: &Windows,
         kept: &'k mut ReferenceLogits,
-    ) -> Result<Self, PassError> {
-        let (context, digest) = (windows.context(), windows.digest());
-        let sequence = || {
-            device
-                .sequence(model, context, &kv)
-                .map_err(PassError::Reference)
-        };
-        let (sequence, batch) = match kept.batch(digest) {
-            Some(batch) => (None, batch),
-            None => {
-                let made = sequence()?;
-                let batch = made.batch();
-                (Some(made), batch)
-            }
+    ) -> Self {
+        let context = windows.context();
+        let key = Key {
+            windows: windows.digest(),
+            context,
+            kv,
+            model: Arc::as_ptr(model).addr(),
         };
         let of_window = context.saturating_sub(1) * model.hyper().vocabulary;
-        kept.prepare(digest, batch, of_window, windows.count());
-        Ok(Reference {
+        kept.prepare(key, of_window, windows.count());
+        Reference {
             device,
             model,
             kv,
             context,
-            sequence,
+            sequence: None,
             kept,
             window: 0,
-            batch,
-        })
+        }
     }
 
-    /// Begins a window.
-    pub fn begin(&mut self, window: usize) -> Result<(), PassError> {
+    /// Returns the sequence, which is created when a window is not kept.
+    fn sequence(&mut self) -> Result<&mut (dyn Sequence + 'd), PassError> {
+        let sequence = match self.sequence.take() {
+            Some(sequence) => sequence,
+            None => self
+                .device
+                .sequence(self.model, self.context, &self.kv)
+                .map_err(PassError::Reference)?,
+        };
+        Ok(self.sequence.insert(sequence).as_mut())
+    }
+
+    /// Begins a window of these tokens, and computes its logits if they are to be kept.
+    pub fn begin(&mut self, window: usize, tokens: &[u32]) -> Result<(), PassError> {
         self.window = window;
-        if self.kept.window(window).is_some() {
+        if self.kept.has(window) {
             return Ok(());
         }
-        if let Some(sequence) = &mut self.sequence {
-            sequence.reset();
-            return Ok(());
+        self.sequence()?.reset();
+        if self.kept.keeps(window) {
+            // What an interrupted window left.
+            self.kept.logits.truncate(window * self.kept.of_window);
+            self.keep(tokens)?;
         }
-        let made = self.device.sequence(self.model, self.context, &self.kv);
-        self.sequence = Some(made.map_err(PassError::Reference)?);
+        Ok(())
+    }
+
+    /// Reads a window in the reference's own batches, and keeps its logits.
+    fn keep(&mut self, tokens: &[u32]) -> Result<(), PassError> {
+        let Some(sequence) = &mut self.sequence else {
+            return Ok(());
+        };
+        let mut left = self.context.saturating_sub(1);
+        for batch in tokens.chunks(sequence.batch()) {
+            sequence.forward(batch).map_err(PassError::Reference)?;
+            let rows = batch.len().min(left);
+            let slab = (MAX_LOGITS / sequence.vocabulary()).max(1);
+            for first in (0..rows).step_by(slab) {
+                let logits = sequence.logits(first, rows.min(first + slab));
+                let logits = logits.map_err(PassError::Reference)?;
+                self.kept.logits.extend_from_slice(logits);
+            }
+            left -= rows;
+        }
         Ok(())
     }
 
     /// Reads the next tokens of the window.
     pub fn forward(&mut self, tokens: &[u32]) -> Result<(), PassError> {
-        match &mut self.sequence {
-            Some(sequence) if self.kept.window(self.window).is_none() => {
-                sequence.forward(tokens).map_err(PassError::Reference)
-            }
-            _ => Ok(()),
+        if self.kept.keeps(self.window) {
+            return Ok(());
         }
+        let sequence = self.sequence()?;
+        sequence.forward(tokens).map_err(PassError::Reference)
     }
 
     /// Returns the logits of rows of the last tokens read, which begin at position `start`.
     pub fn logits(&mut self, start: usize, rows: Range<usize>) -> Result<&[f32], PassError> {
-        let vocabulary = self.model.hyper().vocabulary;
-        let first = (start + rows.start) * vocabulary;
-        let numbers = first..first + rows.len() * vocabulary;
-        if self.kept.window(self.window).is_none()
-            && let Some(sequence) = &mut self.sequence
-        {
-            let logits = sequence.logits(rows.start, rows.end);
-            let logits = logits.map_err(PassError::Reference)?;
-            self.kept.keep(self.window, first, logits);
-            return Ok(logits);
+        if self.kept.keeps(self.window) {
+            let vocabulary = self.model.hyper().vocabulary;
+            let first = self.window * self.kept.of_window + (start + rows.start) * vocabulary;
+            return Ok(&self.kept.logits[first..first + rows.len() * vocabulary]);
         }
-        let kept = self.kept.window(self.window);
-        Ok(kept.and_then(|kept| kept.get(numbers)).unwrap_or_default())
+        let logits = self.sequence()?.logits(rows.start, rows.end);
+        logits.map_err(PassError::Reference)
+    }
+
+    /// Returns the largest number of tokens of a call; `None` in a window that is kept.
+    pub fn batch(&self) -> Option<usize> {
+        let sequence = self.sequence.as_ref()?;
+        (!self.kept.keeps(self.window)).then(|| sequence.batch())
     }
 }
 

@@ -95,3 +95,26 @@ fn losses_without_an_interval_are_searched_upwards() {
     let (found, _) = search_from(STEPS_OF_FILES, 0.25, 0.24, |_| 0.0);
     assert!((0.24..0.25).contains(&found.unwrap()));
 }
+
+#[test]
+fn loss_that_does_not_fall_is_left_in_a_few_steps() {
+    let (found, tried) = search_from(STEPS_OF_FILES, 0.25, 0.0, |_| 1.01);
+    assert_eq!(found, Err(1.0));
+    assert!(tried < 16, "{tried}");
+}
+
+/// The loss is flat beside the limit and steep below.
+#[test]
+fn knee_of_the_loss_does_not_end_the_search_early() {
+    let loss = |ratio: f64| {
+        let steps = (0.2 - ratio) * 512.0;
+        if steps > 20.0 {
+            1e4
+        } else {
+            f64::exp2(steps / 12.0)
+        }
+    };
+    let (found, _) = search_from(STEPS_OF_FILES, 0.22, 0.0, loss);
+    let found = found.unwrap();
+    assert!((0.2..0.2 + 1.5 / 512.0).contains(&found), "{found}");
+}
