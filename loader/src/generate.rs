@@ -19,6 +19,8 @@ use crate::tokenizer::{StreamDecoder, Tokenizer};
 pub struct GenerateLimits {
     /// Maximum number of tokens.
     pub tokens: Option<usize>,
+    /// Maximum number of positions with the prompt, if less than the session's.
+    pub positions: Option<usize>,
     /// Continues after an end-of-sequence token.
     pub ignore_end: bool,
     /// Behaviour when the context is full.
@@ -45,6 +47,11 @@ impl GenerateLimits {
             tokens: Some(limit),
             ..GenerateLimits::default()
         }
+    }
+
+    fn positions_of<B: Backend>(&self, session: &Session<B>) -> usize {
+        let limit = session.limit();
+        self.positions.map_or(limit, |most| most.min(limit))
     }
 }
 
@@ -138,7 +145,7 @@ impl<'a, B: Backend> Generator<'a, B> {
         prompt: &[u32],
         limits: GenerateLimits,
     ) -> Result<Self> {
-        let limit = session.limit();
+        let limit = limits.positions_of(session);
         if prompt.is_empty() {
             return Err(ExecError::EmptyPrompt);
         }
@@ -246,7 +253,9 @@ impl<'a, B: Backend> Generator<'a, B> {
             return self.sampler.sample_from(logits);
         };
         let left = self.limits.tokens.map(|limit| limit - self.tokens);
-        let most = left.unwrap_or(usize::MAX);
+        let limit = self.limits.positions_of(self.session);
+        let free = limit.saturating_sub(self.session.position());
+        let most = left.unwrap_or(usize::MAX).min(free);
         draft.round(self.session, self.sampler, unread, most, &mut self.ahead)?;
         Ok(self.ahead.pop_front().unwrap_or(unread))
     }
@@ -259,7 +268,7 @@ impl<'a, B: Backend> Generator<'a, B> {
             return Ok(false);
         };
         let read = sequence.len().saturating_sub(1);
-        let kept = self.session.limit() / 2;
+        let kept = self.limits.positions_of(self.session) / 2;
         let start = SLIDE_START.min(kept / 2);
         if start + kept >= read {
             return Ok(false);
@@ -288,7 +297,8 @@ impl<'a, B: Backend> Generator<'a, B> {
     }
 
     fn reached_limit(&self) -> Option<Stop> {
-        let full = self.ahead.is_empty() && self.session.position() >= self.session.limit();
+        let limit = self.limits.positions_of(self.session);
+        let full = self.ahead.is_empty() && self.session.position() >= limit;
         let limit = self.limits.tokens;
         match (self.unread, limit) {
             // The token limit takes precedence over a full context.

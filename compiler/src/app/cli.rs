@@ -59,7 +59,7 @@ pub enum Command {
     /// Compress a model into one sealed .htz artifact
     #[command(visible_aliases = ["quantize", "quantise"], after_help = COMPILE_EXAMPLES)]
     Compile(CompileArgs),
-    /// Decide what would become of every projection, and write it as JSON
+    /// Decide the encoding of every matrix, and write the plan as JSON
     Plan(PlanArgs),
     /// Show a model's spectra and, with a calibration, its residual stream
     Analyse(AnalyseArgs),
@@ -132,7 +132,7 @@ pub struct CompileArgs {
     /// Artifact to write (.htz)
     #[arg(value_name = "OUT", value_parser = artifact_path(), required_unless_present = "output")]
     second: Option<PathBuf>,
-    /// The same, as an option
+    /// Artifact to write, in place of the argument OUT
     #[arg(short, long, value_name = "OUT", value_parser = artifact_path(), conflicts_with = "second")]
     output: Option<PathBuf>,
     #[command(flatten)]

@@ -11,7 +11,7 @@ pub fn describe() -> String {
             "processor: kernels for {}",
             htc_kernels::cpu::instruction_set()
         ),
-        format!("CUDA: {}", describe_cuda()),
+        format!("GPU: {}", describe_cuda()),
     ];
     lines.join("\n")
 }

@@ -54,7 +54,9 @@ impl fmt::Display for Budget {
             Budget::Bytes(total) => write!(f, "--bytes {total}"),
             Budget::MeanRank(mean) => write!(f, "--mean-rank {mean}"),
             Budget::FileSize(total) => write!(f, "--target-size {total}"),
-            Budget::SourceFraction(fraction) => write!(f, "--target-size {}%", 100.0 * fraction),
+            Budget::SourceFraction(fraction) => {
+                write!(f, "--target-size {}%", (1e6 * fraction).round() / 1e4)
+            }
             Budget::Bits(bits) => write!(f, "--bpw {bits}"),
             Budget::Energy => f.write_str("(no budget)"),
         }

@@ -106,10 +106,10 @@ impl FromStr for CalibrationText {
 #[derive(Clone, Debug)]
 #[cfg_attr(feature = "cli", derive(clap::Args), command(next_help_heading = heading::TEXT))]
 pub struct CalibrationOptions {
-    /// Text similar to the model's use [default: shipped]
+    /// Text similar to the model's use, or shipped [default of compile and plan: shipped]
     ///
     /// UTF-8; shipped is the program's own mix of kinds and languages. May be given several times; with :WEIGHT each token of the text counts WEIGHT times. Research
-    /// methods calibrate only on texts that are given.
+    /// methods, plan files and analyses use only texts that are given.
     #[cfg_attr(
         feature = "cli",
         arg(id = "calibration", long = "calibration", value_name = "TEXT[:WEIGHT]")
@@ -215,15 +215,13 @@ impl CalibrationOptions {
         self.tokens.unwrap_or(DEFAULT_TOKENS)
     }
 
-    /// Returns the first option that is set besides the texts.
+    /// Returns the first option that is set besides the texts and what the environment may set.
     pub fn first_given(&self) -> Option<&'static str> {
         super::first_given([
             ("`calibration_tokens`", self.tokens.is_some()),
             ("`context`", self.context.is_some()),
             ("`held_out`", self.held_out.is_some()),
             ("`cache`", self.cache.is_some()),
-            ("`trust_cache`", self.trust_cache),
-            ("`lock_timeout`", self.lock_timeout != DEFAULT_LOCK_TIMEOUT),
         ])
     }
 

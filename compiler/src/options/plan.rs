@@ -151,7 +151,7 @@ pub struct PlanOptions {
     #[cfg_attr(feature = "cli", command(flatten))]
     #[allow(missing_docs, reason = "a doc comment would become help text")]
     pub treatment: TreatmentOptions,
-    /// Time against quality
+    /// Trade compilation time for quality
     ///
     /// fast takes about a sixth of the time of normal, high three times as much.
     ///
@@ -241,16 +241,9 @@ impl PlanOptions {
             Some(DenseChoice::Source) | None => None,
         };
         let keep = method == Method::Quantise || self.dense_type == Some(DenseChoice::Source);
-        let budget = match self.budget.unwrap_or(default) {
-            // The ratio of a method without selected projections is that of the files.
-            Budget::SourceFraction(fraction) if method == Method::Quantise => {
-                Budget::Ratio(fraction)
-            }
-            budget => budget,
-        };
         PlanRequest {
             method,
-            budget,
+            budget: self.budget.unwrap_or(default),
             allocation: Allocation {
                 allocator,
                 floor: self.rank_floor,

@@ -80,6 +80,12 @@ impl ElasticRequest {
         let limit = options.limit;
         let size = match to_file_budget(request.budget, source) {
             _ if !limit.is_none() => SizeTarget::Within(limit),
+            Budget::FileSize(total) if total > source.size() => {
+                return Err(CompileError::Plan(PlanError::FileAboveSource {
+                    budget: request.budget,
+                    source_bytes: source.size(),
+                }));
+            }
             Budget::FileSize(total) => {
                 request.budget = Budget::FileSize((BASE_FRACTION * total as f64) as u64);
                 SizeTarget::Bytes(total)
@@ -323,18 +329,29 @@ pub(super) fn scale_bases_error(
     error: CompileError,
     elastic: Option<&ElasticRequest>,
 ) -> CompileError {
-    match (error, elastic) {
-        (
-            CompileError::Plan(PlanError::FileTooSmall { smallest, .. }),
-            Some(ElasticRequest {
-                size: SizeTarget::Bytes(total),
-                ..
-            }),
-        ) => CompileError::Plan(PlanError::FileTooSmall {
-            budget: Budget::FileSize(*total),
-            smallest: (smallest as f64 / BASE_FRACTION).ceil() as u64 + SLACK,
-        }),
-        (error, _) => error,
+    let Some(ElasticRequest {
+        size: SizeTarget::Bytes(total),
+        ..
+    }) = elastic
+    else {
+        return error;
+    };
+    let budget = Budget::FileSize(*total);
+    let scaled = |bases: u64| (bases as f64 / BASE_FRACTION).ceil() as u64 + SLACK;
+    match error {
+        CompileError::Plan(PlanError::FileTooSmall { smallest, .. }) => {
+            CompileError::Plan(PlanError::FileTooSmall {
+                budget,
+                smallest: scaled(smallest),
+            })
+        }
+        CompileError::Plan(PlanError::FileBelowShapes { least, .. }) => {
+            CompileError::Plan(PlanError::FileBelowShapes {
+                budget,
+                least: scaled(least),
+            })
+        }
+        error => error,
     }
 }
 

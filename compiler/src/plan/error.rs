@@ -159,7 +159,7 @@ pub enum PlanError {
     },
     /// A file size above that of the source.
     #[error(
-        "{}: the source itself has {source_bytes} bytes; give less",
+        "{}: with every matrix as in the source the artifact has {source_bytes} bytes; give at most that",
         budget_as_builder_call(*budget)
     )]
     FileAboveSource {
@@ -170,7 +170,7 @@ pub enum PlanError {
     },
     /// A file size below any artifact's, by the shapes of the matrices.
     #[error(
-        "{}: no artifact of this model has less than {least} bytes; give more",
+        "{}: by the shapes of its matrices no artifact of this model has less than {least} bytes; give more",
         budget_as_builder_call(*budget)
     )]
     FileBelowShapes {
@@ -181,7 +181,7 @@ pub enum PlanError {
     },
     /// A file size below the sum of all matrices in their smallest types.
     #[error(
-        "{}: the smallest possible is {smallest} bytes, with every matrix in its shortest type; give at least that, or `method` low-rank or shared-basis",
+        "{}: the smallest possible is {smallest} bytes, with every matrix in its shortest type; give at least that",
         budget_as_builder_call(*budget)
     )]
     FileTooSmall {
@@ -191,9 +191,7 @@ pub enum PlanError {
         smallest: u64,
     },
     /// A measurement on the model is missing.
-    #[error(
-        "`method` quantise: it needs {needs}; {remedy}, or choose `method` low-rank or shared-basis"
-    )]
+    #[error("`method` quantise: it needs {needs}; {remedy}")]
     NoMeasurement {
         /// Missing measurement.
         needs: &'static str,

@@ -38,7 +38,10 @@ pub(super) fn allocate(
     let (overhead, budget) = match (request.budget, evidence.overhead_bytes) {
         (Budget::FileSize(total), Some(overhead)) => (overhead, total.saturating_sub(overhead)),
         (Budget::Bytes(total), _) => (0, total),
-        (Budget::FileSize(_) | Budget::Bits(_) | Budget::Ratio(_), None) => {
+        (
+            Budget::FileSize(_) | Budget::SourceFraction(_) | Budget::Bits(_) | Budget::Ratio(_),
+            None,
+        ) => {
             let needs = "the bytes of the file beside its matrices";
             return Err(lacking(needs, "give the file"));
         }

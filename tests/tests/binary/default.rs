@@ -233,3 +233,66 @@ fn artifact_of_twice_the_perplexity_is_a_warning() {
     );
     assert!((ratio(&whole.json()) - 1.0).abs() < 0.02);
 }
+
+/// What the shapes of the matrices rule out is refused before the calibration.
+#[test]
+fn impossible_sizes_are_refused_at_once() {
+    let scratch = Scratch::new();
+    let cache = scratch.path("cache");
+    let refused = |options: &[&str], words: &[&str]| {
+        let run = htc![
+            "compile",
+            demo("reference-7m-f16.gguf"),
+            scratch.path("out.htz")
+        ];
+        let run = run
+            .args(options)
+            .arg("--cache")
+            .arg(&cache)
+            .as_typed()
+            .run();
+        run.assert_refused(2, words);
+        assert!(!cache.exists(), "{options:?} is calibrated");
+    };
+    for (options, words) in [
+        (
+            &["--target-size", "1%"][..],
+            &["--target-size 1%", "shapes"][..],
+        ),
+        (
+            &["--target-size", "20MB"],
+            &["--target-size 20000000", "at most"],
+        ),
+        (&["--bpw", "0.1"], &["--bpw 0.1", "shapes"]),
+        (&["--bpw", "40"], &["--bpw 40", "at most"]),
+        (
+            &["--planes", "2", "--target-size", "100kB"],
+            &["--target-size 100000", "shapes"],
+        ),
+        (
+            &["--planes", "2", "--target-size", "20MB"],
+            &["--target-size 20000000", "at most"],
+        ),
+    ] {
+        refused(options, words);
+    }
+}
+
+/// What the environment sets for all commands fits those that do not use it.
+#[test]
+fn environment_sets_defaults_of_the_cache() {
+    let scratch = Scratch::new();
+    let model = model(&scratch);
+    let compile = |value: &str| {
+        let run = htc!["compile", &model, scratch.path("out.htz"), "--force"];
+        let run = run.args(["--method", "low-rank", "--rank", "8"]);
+        let run = run.env("HTC_TRUST_CACHE", Some(value.as_ref()));
+        run.env("HTC_LOCK_TIMEOUT", Some("5".as_ref())).run()
+    };
+    compile("1").assert_ok();
+    let run = htc!["analyse", &model, "--json"];
+    let run = run.env("HTC_LOCK_TIMEOUT", Some("5".as_ref()));
+    run.run().assert_ok();
+    let run = htc!["analyse", &model].env("HTC_LOCK_TIMEOUT", Some("soon".as_ref()));
+    run.run().assert_refused(2, &["--lock-timeout", "seconds"]);
+}

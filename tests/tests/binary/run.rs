@@ -337,3 +337,30 @@ fn unwritable_output_is_an_error() {
     let outcome = htc!["inspect", &model, "--json"].stdout(full).run();
     outcome.assert_refused(1, &["standard output", "space"]);
 }
+
+/// The prompt counts, and the text ends at the requested size of the context.
+#[test]
+fn context_size_limits_prompt_and_text() {
+    let scratch = Scratch::new();
+    let model = scratch.file("model.gguf", TinyModel::default().bytes());
+    let run = |options: &[&str]| {
+        let run = htc!["run", &model, "-p", "the cat sat", "--ignore-eos", "--json"];
+        run.args(["--temp", "0"]).args(options).run()
+    };
+    let whole = run(&["-n", "40"]).json();
+    let read = whole["prompt_tokens"].as_u64().unwrap();
+    for more in [&[][..], &["--draft", "1", "--draft-length", "3"]] {
+        let limited = run(&[&["-c", "20"], more].concat()).json();
+        assert_eq!(limited["stop"], "context", "{limited}");
+        // The last token is written and not read.
+        assert_eq!(
+            limited["tokens"].as_u64().unwrap(),
+            20 - read + 1,
+            "{limited}"
+        );
+        let text = limited["text"].as_str().unwrap();
+        assert!(whole["text"].as_str().unwrap().starts_with(text));
+    }
+    run(&["-c", "2"]).assert_refused(1, &["model.gguf", "2"]);
+    run(&["-c", "0"]).assert_refused(2, &["--ctx-size"]);
+}

@@ -55,10 +55,7 @@ fn run_does_not_wait_for_a_prompt() {
         return;
     };
     assert_eq!(code, Some(2), "{shown}");
-    assert!(
-        shown.contains("-p") && shown.contains("--prompt-file"),
-        "{shown}"
-    );
+    assert!(shown.contains("-p") && shown.contains("-f FILE"), "{shown}");
 }
 
 const HOSTILE: &str = "x\u{1b}[2J\u{9b}1m\u{202e}y\u{7f}";

@@ -15,7 +15,7 @@ pub struct CleanArgs {
     /// Folder of the statistics [default: htc in the user's cache folder]
     #[arg(long, value_name = "DIR")]
     pub cache: Option<PathBuf>,
-    /// Only what was last written to so many days ago; 0 for everything that no htc uses now
+    /// Only what was last written to this number of days ago; 0 for everything that no htc uses now
     #[arg(long, value_name = "DAYS", default_value_t = MAX_IDLE_AGE.as_secs() / (24 * 60 * 60), allow_negative_numbers = true)]
     pub older_than: u64,
     /// Show what would be removed, and remove nothing

@@ -26,7 +26,7 @@ pub enum ExportFormat {
 /// Arguments of `htc export`.
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("target").required(true).args(["output", "to_safetensors"]))]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, override_usage = "htc export [OPTIONS] -o <OUT> <ARTIFACT>")]
 pub struct ExportArgs {
     /// Artifact to export (.htz)
     #[arg(value_name = "ARTIFACT")]

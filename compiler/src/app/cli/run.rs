@@ -93,9 +93,9 @@ pub struct SamplingArgs {
 impl SamplingArgs {
     /// Returns the seed: the requested one, or a random one.
     pub fn seed(&self) -> u64 {
-        // The keys of a hasher are random.
+        // The keys of a hasher are random. Readers of JSON may round numbers of more than 53 bits.
         self.seed
-            .unwrap_or_else(|| RandomState::new().build_hasher().finish())
+            .unwrap_or_else(|| RandomState::new().build_hasher().finish() >> 32)
     }
 }
 
@@ -170,7 +170,7 @@ pub struct RunArgs {
     pub context: ContextArgs,
     #[command(flatten, next_help_heading = heading::OUTPUT)]
     pub kv: KvKindArgs,
-    /// Keep so many positions of the prompt in the KV cache, 33 at least: those that its end looks at most, and its end
+    /// Keep this number of positions of the prompt in the KV cache, 33 at least: those that its end looks at most, and its end
     #[arg(long, value_name = "N", help_heading = heading::OUTPUT, hide_short_help = true, allow_negative_numbers = true)]
     pub kv_keep: Option<usize>,
     /// What happens when the model's context is full: stop, or slide, which forgets all but the beginning and the last half and

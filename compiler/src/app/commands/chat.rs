@@ -14,15 +14,18 @@ use htc_loader::sampling::Sampler;
 use htc_loader::tokenizer::Tokenizer;
 use htc_loader::{Backend, Model, Pool, Session};
 
-use super::run::{check_context, sampler};
+use super::run::{check_context, default_context, sampler};
 use super::{
-    Failure, InFile as _, check_memory, conversation, loaded, on_device, open_model,
-    open_tokenizer, print_device_remarks, setting_for_fraction,
+    Failure, InFile as _, check_memory, conversation, ignore_closed_pipe, loaded, on_device,
+    open_model, open_tokenizer, print_device_remarks, setting_for_fraction,
 };
 use crate::app::chat::Message;
 use crate::app::cli::ChatArgs;
 use crate::app::terminal::{StandardOutput, shorten_message};
 use crate::pipeline::ErrorKind;
+
+/// A message leaves this part of the context for the answer: a quarter.
+const ANSWER_PART: usize = 4;
 
 /// Longest line that is read.
 const MAX_LINE_BYTES: u64 = 1 << 20;
@@ -34,18 +37,21 @@ pub(super) fn execute(args: &ChatArgs) -> Result<(), Failure> {
     check_context(args.context, &model)?;
     let tokenizer = open_tokenizer(&args.model, &model)?;
     let pool = Arc::new(Pool::new(args.threads.count())?);
-    if args.sampling.seed.is_none() && args.sampling.temp > 0.0 {
-        say!("seed {seed}");
-    }
     let work = ChatWork {
         args,
         model: &model,
         tokenizer: &tokenizer,
         sampler,
-        context: args.context.positions().unwrap_or(model.hyper().context),
+        context: args
+            .context
+            .positions()
+            .unwrap_or_else(|| default_context(&model)),
     };
     // The template is tried before the first message is typed.
     work.encode(&[Message::user("Hello")])?;
+    if args.sampling.seed.is_none() && args.sampling.temp > 0.0 {
+        say!("seed {seed}");
+    }
     on_device(args.device, &pool, work)
 }
 
@@ -67,19 +73,21 @@ impl ChatWork<'_> {
     /// Returns the tokens of the newest messages that leave room for an answer, and drops the older
     /// ones in pairs; `None` if the last message alone is too long.
     fn fit(&self, messages: &mut Vec<Message>) -> Result<Option<Vec<u32>>, Failure> {
-        let before = messages.len();
+        let most = self.context - (self.context / ANSWER_PART).max(1);
+        let mut dropped = 0;
         loop {
-            let tokens = self.encode(messages)?;
-            if tokens.len() < self.context {
-                if messages.len() < before {
+            let tokens = self.encode(&messages[dropped..])?;
+            if tokens.len() <= most {
+                if dropped > 0 {
+                    messages.drain(..dropped);
                     say!("(the context is full: the oldest messages are forgotten)");
                 }
                 return Ok(Some(tokens));
             }
-            if messages.len() < 3 {
+            if messages.len() - dropped < 3 {
                 return Ok(None);
             }
-            messages.drain(..2);
+            dropped += 2;
         }
     }
 }
@@ -150,6 +158,9 @@ impl DeviceWork for ChatWork<'_> {
             };
             let new = rewind(&mut session, &mut read, &tokens).in_file(path)?;
             let answer = self.answer(&mut session, &tokens[new..], &control)?;
+            if !answer.is_read {
+                break;
+            }
             read = tokens;
             read.extend(&answer.tokens);
             // The session has not read the last token.
@@ -165,6 +176,8 @@ struct Answer {
     text: String,
     tokens: Vec<u32>,
     summary: GenerateSummary,
+    /// False if nobody reads the answers any more.
+    is_read: bool,
 }
 
 impl ChatWork<'_> {
@@ -178,28 +191,38 @@ impl ChatWork<'_> {
         let path = &self.args.model;
         let mut limits = GenerateLimits::default();
         limits.tokens = self.args.tokens.limit();
+        limits.positions = Some(self.context);
         control.begin();
         let (tokenizer, sampler) = (self.tokenizer, &mut self.sampler);
         let generator = Generator::new(session, tokenizer, sampler, tokens, limits);
         let mut generator = generator.in_file(path)?;
         let mut out = StandardOutput::new();
         let (mut text, mut tokens) = (String::new(), Vec::new());
+        let mut written = Ok(());
         while !control.is_stopped()
             && let Some(token) = generator.step().in_file(path)?
         {
             tokens.push(token.token);
             text += &token.text;
-            out.write_text(&token.text).map_err(Failure::Output)?;
+            if let Err(error) = out.write_text(&token.text) {
+                // The reader may have gone, and with it the conversation.
+                written = Err(error);
+                break;
+            }
         }
         let (rest, summary) = generator.finish();
         text += &rest;
-        out.write_text(&format!("{rest}\n"))
-            .map_err(Failure::Output)?;
+        let written = written.and_then(|()| out.write_text(&format!("{rest}\n")));
         control.end();
+        let is_read = written.is_ok();
+        written
+            .or_else(ignore_closed_pipe)
+            .map_err(Failure::Output)?;
         Ok(Answer {
             text,
             tokens,
             summary,
+            is_read,
         })
     }
 }

@@ -53,10 +53,16 @@ fn print_result(verbosity: VerbosityArgs, report: &Report, output: &Path) {
         say!("{}", report.brief());
     }
     match report.perplexity_ratio() {
-        Some(ratio) if ratio > USELESS_PERPLEXITY_RATIO => say!(
-            "htc: warning: the artifact's perplexity is {ratio:.1} times the source's, so that its texts are of little use; \
-             ask for more bytes, or for the method quantise"
-        ),
+        Some(ratio) if ratio > USELESS_PERPLEXITY_RATIO => {
+            let remedy = match report.summary.request.method() {
+                Method::Quantise => "ask for more bytes with --target-size or --bpw",
+                Method::PerProjection | Method::SharedBasis => "leave out --method",
+            };
+            say!(
+                "htc: warning: the artifact's perplexity is {ratio:.1} times the source's, so that its texts are of \
+                 little use; {remedy}"
+            );
+        }
         _ if verbosity.quiet => {}
         _ => say!(
             "  next           htc run {} -p TEXT",

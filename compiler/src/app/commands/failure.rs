@@ -81,10 +81,12 @@ pub enum Failure {
     #[error(transparent)]
     Pool(#[from] htc_kernels::PoolError),
     #[error(
-        "the model has no chat template, or an empty one; without --chat the text is continued as it is"
+        "the model has no chat template, or an empty one; `htc run` without --chat continues a text as it is"
     )]
     NoTemplate,
-    #[error("the model's chat template fails: {0}; without --chat the text is continued as it is")]
+    #[error(
+        "the model's chat template fails: {0}; `htc run` without --chat continues a text as it is"
+    )]
     Template(String),
     #[error("the process for the chat template cannot be used: {0}")]
     TemplateProcess(io::Error),
@@ -102,7 +104,7 @@ pub enum Failure {
     Served(String),
     #[error("no prompt: give -p TEXT, -f FILE, or pipe a text into standard input")]
     NoPrompt,
-    #[error("{0} is empty; give -p TEXT, --prompt-file FILE, or pipe a text into standard input")]
+    #[error("{0} is empty; give -p TEXT, -f FILE, or pipe a text into standard input")]
     EmptyPrompt(String),
     /// A measured number is infinite or NaN.
     #[error("{}: {name} is {value}, expected a finite number: the loss is too large for the model to have learnt such text; check the model with `htc verify`, and the text", path.display())]

@@ -175,6 +175,7 @@ impl DeviceWork for RunWork<'_> {
 fn limits(args: &RunArgs) -> GenerateLimits {
     let mut limits = GenerateLimits::default();
     limits.tokens = args.tokens.limit();
+    limits.positions = args.context.positions();
     limits.ignore_end = args.ignore_eos;
     if args.on_full == OnFullArg::Slide {
         limits.context_full = ContextFullPolicy::Slide;
@@ -198,6 +199,14 @@ pub(super) fn check_context(args: ContextArgs, model: &Model) -> Result<(), Fail
         Some(asked) if asked > limit => Err(Failure::ContextSize { asked, limit }),
         _ => Ok(()),
     }
+}
+
+/// Returns the positions of a sequence of unknown length: those that the model was trained for, or up
+/// to which a LongRoPE model rotates as a short text.
+pub(super) fn default_context(model: &Model) -> usize {
+    let full = model.hyper().context;
+    let long = model.hyper().forward.long_rope.as_ref();
+    long.map_or(full, |long| long.original_context.min(full))
 }
 
 fn max_context(args: &RunArgs, model: &Model, read: usize) -> usize {

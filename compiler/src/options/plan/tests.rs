@@ -83,14 +83,17 @@ fn options_of_factors_require_a_method() {
     assert!(refused.starts_with("`rank_floor` 4: "), "{refused}");
 }
 
-/// A fraction of the source is the ratio of the file with quantise.
+/// A percentage is shown as it was typed.
 #[test]
-fn a_fraction_of_the_source_is_a_ratio_of_files() {
-    let options = PlanOptions {
-        budget: Some(Budget::SourceFraction(0.5)),
-        ..PlanOptions::default()
-    };
-    assert_eq!(options.resolve(true).budget, Budget::Ratio(0.5));
+fn a_fraction_of_the_source_is_shown_as_a_percentage() {
+    for (fraction, shown) in [(0.07, "7%"), (0.6, "60%"), (0.125, "12.5%")] {
+        let options = PlanOptions {
+            budget: Some(Budget::SourceFraction(fraction)),
+            ..PlanOptions::default()
+        };
+        let budget = options.resolve(true).budget;
+        assert_eq!(budget.to_string(), format!("--target-size {shown}"));
+    }
 }
 
 #[test]

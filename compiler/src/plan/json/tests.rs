@@ -193,8 +193,8 @@ fn every_form_is_read_and_written() {
     assert_eq!(parsed(&text).unwrap(), plan, "{text}");
     let head = "  \"head\": {\"form\":\"low_rank\",\"rank\":96,\"types\":{\"a\":\"q8_0\",\"b\":\"q8_0\"},\"notes\":[\"by hand\"]},";
     assert!(text.lines().any(|line| line == head), "{text}");
-    // With `grc` a single projection may have a residual or be dense, but not plain factors.
-    let shared = FORMS.replace("\"gp\"", "\"grc\"");
+    // With `shared-basis` a single projection may have a residual or be dense, but not plain factors.
+    let shared = FORMS.replace("\"low-rank\"", "\"shared-basis\"");
     assert!(parsed(&shared).is_ok(), "{:?}", parsed(&shared).err());
 }
 
@@ -487,7 +487,7 @@ fn mutated_text_never_panics() {
         "\"rank\"",
         "\"units\"",
         "\"types\"",
-        "\"grc\"",
+        "\"shared-basis\"",
         "\"q4_k\"",
         "\"residual\"",
         "\n",

@@ -35,13 +35,13 @@ fn every_misfit_has_its_line() {
         ),
         ("  \"version\": 2,\n", "", 1, "the key version is missing"),
         (
-            "\"method\": \"gp\"",
+            "\"method\": \"low-rank\"",
             "\"method\": \"svd\"",
             4,
-            "method: expected gp, grc or quantise",
+            "method: expected low-rank, shared-basis or quantise",
         ),
         (
-            "  \"method\": \"gp\",\n",
+            "  \"method\": \"low-rank\",\n",
             "",
             1,
             "the key method is missing",
@@ -66,7 +66,7 @@ fn every_misfit_has_its_line() {
         ),
         (
             "  \"units\"",
-            "  \"method\": \"gp\",\n  \"units\"",
+            "  \"method\": \"low-rank\",\n  \"units\"",
             6,
             "the key method stands twice",
         ),
@@ -157,7 +157,7 @@ fn every_misfit_has_its_line() {
             "[\"up\"]",
             "[\"gate\", \"up\"]",
             7,
-            "one projection with the method gp, found gate, up",
+            "one projection with the method low-rank, found gate, up",
         ),
         ("[\"up\"]", "[\"up\", \"up\"]", 7, "expected each once"),
         (
@@ -402,7 +402,7 @@ fn projections_of_a_basis_must_share_their_input() {
     }
     let fewer = parsed(&text.replacen(projections, "[\"v\",\"q\"]", 1)).unwrap();
     assert_eq!(fewer.units[0].label(), "layer 0: q+v");
-    let error = parsed(&text.replace("\"grc\"", "\"gp\"")).unwrap_err();
+    let error = parsed(&text.replace("\"shared-basis\"", "\"low-rank\"")).unwrap_err();
     let PlanError::FileMisfits { misfits, .. } = error else {
         panic!("{error}");
     };
@@ -494,7 +494,7 @@ fn projections_of_experts_are_listed_with_their_index() {
         ),
         (
             "[\"expert_gate.1\", \"expert_up.1\"]",
-            "one projection with the method gp, found expert_gate.1, expert_up.1",
+            "one projection with the method low-rank, found expert_gate.1, expert_up.1",
         ),
     ] {
         let text = misfits_of_mixture(projections);
