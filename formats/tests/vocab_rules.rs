@@ -155,7 +155,7 @@ fn rules_that_are_not_applied_are_refused_by_name() {
     for fine in [
         overlapping("  ", "   "),
         overlapping("<xy", "yz"),
-        overlapping("a", "ab"),
+        overlapping("<", "<x"),
     ] {
         let tokens = read_json(&with(&fine)).map(|found| found.tokens.len());
         assert_eq!(tokens, Ok(7));

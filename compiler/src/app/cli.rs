@@ -99,7 +99,7 @@ pub mod heading {
     pub use crate::options::heading::*;
 
     /// All headings of `compile` and `plan`.
-    pub const ALL: [&str; 6] = [SIZE, TEXT, METHOD, OUTPUT, CHECKS, RESEARCH];
+    pub const ALL: [&str; 6] = [SIZE, TEXT, RESEARCH, METHOD, OUTPUT, CHECKS];
     /// Compared models of `bench`.
     pub const BENCH_BASELINE: &str = "Baseline";
     /// Protocol and gates of `bench`.
@@ -223,13 +223,13 @@ pub struct PlanArgs {
     /// File to write the plan to (JSON) [default: standard output]
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
-    /// Print the plan on standard output, as without -o
-    #[arg(long, conflicts_with = "output", help_heading = heading::OUTPUT)]
-    pub json: bool,
     #[command(flatten)]
     pub request: CompileRequest,
     #[command(flatten)]
     pub target: TargetArgs,
+    /// Print the plan on standard output, as without -o
+    #[arg(long, conflicts_with = "output", help_heading = heading::OUTPUT)]
+    pub json: bool,
     #[command(flatten, next_help_heading = heading::OUTPUT)]
     pub threads: ThreadArgs,
     /// Replace FILE if it exists

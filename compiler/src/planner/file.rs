@@ -53,6 +53,10 @@ impl ArtifactParts<'_> {
         let Some(total) = to_file_budget(budget, self.source).file_size() else {
             return Ok(());
         };
+        // Unlike other sizes this one is that of an artifact that changes nothing, if that is more.
+        if total == self.source.size() {
+            return Ok(());
+        }
         let source_bytes = self.unchanged_bytes(request)?;
         if total > source_bytes {
             return Err(PlanError::FileAboveSource {

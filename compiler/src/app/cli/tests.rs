@@ -67,12 +67,12 @@ fn headings_survive_flattened_options() {
     let cli = Cli::command();
     let plan = cli.find_subcommand("plan").unwrap();
     for (id, heading) in [
-        ("factor_type", heading::SIZE),
+        ("factor_type", heading::RESEARCH),
         ("rotation", heading::SIZE),
-        ("projections", heading::METHOD),
+        ("projections", heading::RESEARCH),
         ("kv_bases", heading::METHOD),
         ("effort", heading::METHOD),
-        ("gpu", heading::METHOD),
+        ("gpu", heading::RESEARCH),
         ("cache", heading::TEXT),
     ] {
         let option = plan.get_arguments().find(|option| option.get_id() == id);

@@ -66,7 +66,7 @@ fn check_reports_every_fault() {
                     projected,
                 };
             },
-            "form: expected dense or low_rank or residual with the method gp, found shared_basis",
+            "form: expected dense or low_rank or residual with the method low-rank, found shared_basis",
         ),
         (
             &|units| {
