@@ -115,7 +115,7 @@ pub fn required_positions(
             option: if task.kind().is_some() {
                 "tokens"
             } else {
-                "context"
+                "contexts"
             },
         })
     } else {

@@ -58,7 +58,7 @@ fn without_calibration_only_spectra_are_reported() {
     assert!(
         outcome
             .text()
-            .starts_with("{\n  \"kind\": \"analysis\",\n  \"version\": 3,")
+            .starts_with("{\n  \"schema\": \"htc-analysis-3\",\n")
     );
     let analysis = outcome.json();
     assert_eq!(text(&analysis, "/model"), "model.gguf");
@@ -328,7 +328,7 @@ fn invalid_inputs_are_refused() {
         .assert_refused(2, &["--calibration-tokens 16"]);
     htc!["analyse", &model, "--context", "32"]
         .run()
-        .assert_refused(2, &["--context", "--calibration"]);
+        .assert_refused(2, &["--calibration-context requires --calibration"]);
     for wrong in [
         &["--force"][..],
         &["--threads", "0"],

@@ -225,7 +225,9 @@ fn conversations_go_on_after_faults() {
     let forgets = chat(&many, &["-c", "64"]);
     assert!(forgets.stderr.contains("oldest messages are forgotten"));
     assert_eq!(forgets.text().lines().count(), 20, "{}", forgets.text());
-    let binary = htc!["chat", &model].stdin(b"\xff\n".to_vec()).run();
+    let binary = htc!["chat", &model, "-s", "1"]
+        .stdin(b"\xff\n".to_vec())
+        .run();
     binary.assert_refused(1, &["standard input", "UTF-8"]);
     htc!["chat", &model, "-c", "999999"]
         .run()

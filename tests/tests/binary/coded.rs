@@ -81,7 +81,7 @@ fn untied_head_is_stored_in_codes() {
         assert_eq!(number(&report, "/bytes/after"), found as f64);
         htc!["verify", &path].run().assert_ok();
         let probed = htc!["verify", &path, "--probe"].run().assert_ok();
-        assert!(probed.stderr.contains("layer 1 of 2"), "{}", probed.stderr);
+        assert!(probed.text().contains("layer 1 of 2"), "{}", probed.text());
         let artifact = Artifact::open(&path);
         for matrix in [MatrixId::Embedding, MatrixId::Head] {
             let tensor = artifact.manifest.tensor(matrix.weight()).unwrap();

@@ -58,7 +58,7 @@ fn text_that_is_a_folder() {
     let folder = scratch.path("folder");
     std::fs::create_dir(&folder).unwrap();
     for run in readers(&model, &folder) {
-        assert_refused(run, 1, &["folder", "directory"]);
+        assert_refused(run, 1, &["folder: cannot be read", "this is a folder"]);
     }
 }
 

