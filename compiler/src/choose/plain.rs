@@ -1,5 +1,7 @@
 //! Files of a single type for comparison with the artifact.
 
+use std::cell::RefCell;
+
 use htc_formats::htz::Digest;
 
 use super::bench::CandidateEvaluator;
@@ -8,7 +10,7 @@ use crate::calibrate::windows::Windows;
 use crate::calibrate::{self, shipped_text};
 use crate::event::Event;
 use crate::make::{ArtifactBuilder, MakeError};
-use crate::measure::Evaluation;
+use crate::measure::{Evaluation, ReferenceLogits};
 use crate::options::DEFAULT_CONTEXT;
 use crate::plan::Plan;
 
@@ -22,7 +24,11 @@ impl Selection<'_> {
     /// Measures an artifact that was made without a calibration on windows of the shipped text.
     pub fn measure_on_shipped_text(&self, key: Digest) -> Result<Evaluation, TrialError> {
         let source = self.builder.source;
-        let evaluator = CandidateEvaluator::new(*self)?;
+        let once = RefCell::new(ReferenceLogits::unkept());
+        let evaluator = CandidateEvaluator::new(Selection {
+            reference: &once,
+            ..*self
+        })?;
         let tokenizer = calibrate::tokenizer(&evaluator.model)?;
         let context = DEFAULT_CONTEXT.min(source.hyper.context);
         // Enough for the windows in any vocabulary; the rest would only be split.

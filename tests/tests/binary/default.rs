@@ -72,7 +72,7 @@ fn file_size_with_factor_options_is_refused() {
     ] {
         for method in [&["--bits", "9"][..], &["--method", "quantise"]] {
             let run = compile(&scratch, "none.htz", &[options, method].concat());
-            run.run().assert_refused(
+            run.as_typed().run().assert_refused(
                 2,
                 &[words, "no factors", "--method low-rank or shared-basis"],
             );
@@ -192,7 +192,7 @@ fn result_is_brief_unless_asked_otherwise() {
     let quiet = compile("quiet.htz", &["-q"]);
     assert_eq!((quiet.stdout.len(), &quiet.stderr[..]), (0, ""));
     let verbose = compile("verbose.htz", &["-v"]);
-    assert!(verbose.stderr.contains("request  ") && verbose.stderr.contains("ffn_down"));
+    assert!(verbose.stderr.contains("request  ") && verbose.stderr.contains("\n  down "));
     let report = compile("json.htz", &["--json"]).json();
     assert_eq!(text(&report, "/schema"), "htc-report-1");
     assert_eq!(text(&report, "/htc"), env!("CARGO_PKG_VERSION"));

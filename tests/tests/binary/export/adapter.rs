@@ -72,7 +72,7 @@ fn base_plus_adapter_equals_the_artifact() {
     let notes = list(&report, "/notes");
     let first_note = notes[0].as_str().unwrap();
     assert!(
-        first_note.starts_with("2 matrices are zeros"),
+        first_note.starts_with("2 matrices of zeros in the base"),
         "{first_note}"
     );
 }

@@ -25,7 +25,9 @@ fn folder_is_complete() {
                 .map(|entry| entry.unwrap().file_name().into_string().unwrap())
                 .collect();
             names.sort();
-            let expected = [
+            // The card of the model, which a GGUF has among its metadata.
+            let card = (source == "model.gguf").then_some("README.md");
+            let files = [
                 "config.json",
                 "generation_config.json",
                 "model.safetensors",
@@ -33,6 +35,7 @@ fn folder_is_complete() {
                 "tokenizer.model",
                 "tokenizer_config.json",
             ];
+            let expected: Vec<&str> = card.into_iter().chain(files).collect();
             assert_eq!(names, expected);
             let (found, stated) = (
                 json(&out.join("config.json")),
