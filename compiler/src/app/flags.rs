@@ -6,13 +6,14 @@ use clap::CommandFactory;
 
 use crate::app::cli::Cli;
 
-const RENAMED_OPTIONS: [(&str, &str); 6] = [
+const RENAMED_OPTIONS: [(&str, &str); 7] = [
     ("output", "-o"),
     ("overwrite", "--force"),
     ("kernels", "--cuda-arch"),
     ("file_size", "--target-size"),
     ("bits", "--bpw"),
     ("context", "--calibration-context"),
+    ("as", "--type"),
 ];
 
 /// Replaces builder methods in backticks by options: `` `rank_cap` 4 `` becomes `--rank-cap 4`.

@@ -33,7 +33,7 @@ fn invalid_command_lines_are_usage_errors() {
         "q8_0"
     ]
     .run()
-    .assert_refused(2, &["--as", "q8_0", "f16"]);
+    .assert_refused(2, &["--type", "q8_0", "f16"]);
     htc!["export", &artifact, "-o", &artifact, "--force"]
         .run()
         .assert_refused(2, &["model.htz", "artifact that is read"]);
@@ -156,7 +156,7 @@ fn values_out_of_range_are_refused() {
     let out = scratch.path("out.gguf");
     htc!["export", &artifact, "-o", &out]
         .run()
-        .assert_refused(1, &["attn_v", "f16", "--as", "bf16"]);
+        .assert_refused(1, &["attn_v", "f16", "--type", "bf16"]);
     htc!["export", &artifact, "-o", &out, "--as", "bf16"]
         .run()
         .assert_ok();
