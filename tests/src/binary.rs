@@ -67,7 +67,8 @@ pub struct Htc {
 }
 
 /// Options of `compile` and `plan` that only methods with factors have.
-const FACTOR_OPTIONS: [&str; 14] = [
+const FACTOR_OPTIONS: [&str; 15] = [
+    "--first-positions",
     "--ratio",
     "--rank",
     "--parameters",

@@ -151,7 +151,13 @@ fn whole_compilation_runs_on_the_device() {
     let model = scratch.file("model.gguf", TinyModel::default().bytes());
     let text = scratch.file("words.txt", words(4_000));
     let compile = |device: &str, threads: &str| {
-        let compile = htc!["compile", &model, "-o", scratch.path(device), "--force"];
+        let compile = htc![
+            "compile",
+            &model,
+            "-o",
+            scratch.path(&format!("{device}.htz")),
+            "--force"
+        ];
         let compile = compile.args(["--context", "16", "--calibration-tokens", "256"]);
         let compile = compile.args(["--method", "low-rank", "--rank", "12", "--gauge", "whiten"]);
         let compile = compile.arg("--kv-bases");
@@ -177,8 +183,8 @@ fn whole_compilation_runs_on_the_device() {
     ] {
         assert!(called.contains(decomposed), "{decomposed}: {called}");
     }
-    let bytes = std::fs::read(scratch.path("cuda")).unwrap();
-    let artifact = Htz::open(scratch.path("cuda")).unwrap();
+    let bytes = std::fs::read(scratch.path("cuda.htz")).unwrap();
+    let artifact = Htz::open(scratch.path("cuda.htz")).unwrap();
     let on = &artifact.manifest().provenance.instruction_set;
     assert!(
         on.contains("; models on ") && on.contains("; sums by cuSOLVER "),
@@ -186,7 +192,7 @@ fn whole_compilation_runs_on_the_device() {
     );
     std::fs::remove_dir_all(scratch.path("cache")).unwrap();
     compile("cuda", "1").run().assert_ok();
-    assert_eq!(std::fs::read(scratch.path("cuda")).unwrap(), bytes);
+    assert_eq!(std::fs::read(scratch.path("cuda.htz")).unwrap(), bytes);
     machine.assert_all_released();
     let with = |device: &str, bytes: &'static str| {
         let compile = compile(device, "2").arg("--dry-run");

@@ -96,7 +96,7 @@ fn bases_do_not_change_other_tensors() {
         .find(|line| line.starts_with("bases for an adaptive KV cache"));
     let line = line.unwrap_or_else(|| panic!("{said}"));
     assert!(line.contains("of 16 components of keys"), "{line}");
-    assert!(said.contains("artifact of format 2.0") && said.contains("blk.1.value_basis"));
+    assert!(said.contains("artifact of format 2.1") && said.contains("blk.1.value_basis"));
     let said = htc!["inspect", &without]
         .run()
         .assert_ok()

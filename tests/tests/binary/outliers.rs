@@ -56,7 +56,8 @@ fn assert_harmless(change: impl Fn(&mut [Tensor]), note: &str) {
     for codes in ["all", "trellis"] {
         let (clean, silent) = compile(|_| {}, codes);
         let (found, notes) = compile(&change, codes);
-        assert!(found < 2.0 * clean, "{codes}: {found} against {clean}");
+        // Where the outlier decides the other codes, it is nats.
+        assert!(found < clean + 0.1, "{codes}: {found} against {clean}");
         let named = |notes: &[String]| notes.iter().any(|said| said.contains(note));
         assert!(named(&notes) && !named(&silent), "{notes:?} {silent:?}");
     }

@@ -573,7 +573,9 @@ fn plan_excludes_planning_options() {
         ("--allocator", "uniform"),
         ("--factor-type", "q8_0"),
     ] {
-        let run = htc!["compile", "a", "-o", "b", "--plan", "p.json", option, value];
+        let run = htc![
+            "compile", "a", "-o", "b.htz", "--plan", "p.json", option, value
+        ];
         run.run().assert_refused(2, &["--plan", option]);
     }
 }
