@@ -102,7 +102,7 @@ fn artifact_records_quality_on_the_test_split() {
     }
     let found = htc!["inspect", &path, "--json"].run().json();
     assert_eq!(found["quality"], serde_json::to_value(&quality).unwrap());
-    assert_eq!(found["version"], "2.0");
+    assert_eq!(found["version"], "2.1");
     let page = scratch.path("page.html");
     htc!["report", &path, "-o", &page].run().assert_ok();
     let page = fs::read_to_string(&page).unwrap();
@@ -146,7 +146,7 @@ fn artifact_without_text_has_no_quality() {
     let (path, _) = super::compile(&scratch, &model, "out.htz", &["--rank", "8"]);
     let artifact = Artifact::open(&path);
     assert_eq!(artifact.manifest.quality, None);
-    assert_eq!(artifact.bytes[8..12], [2, 0, 0, 0], "format 2.0");
+    assert_eq!(artifact.bytes[8..12], [2, 0, 1, 0], "format 2.1");
     let manifest = &artifact.bytes[artifact.manifest_range()];
     assert!(
         !htc!["inspect", &path]
