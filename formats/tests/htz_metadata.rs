@@ -141,6 +141,10 @@ fn invalid_metadata_is_refused() {
     ] {
         assert_refused(&section(name, data), words);
     }
+    let mut stated = Writer::new();
+    stated.metadata("tokenizer.ggml.merges", text("x"));
+    let words = ["tokenizer.ggml.merges"];
+    assert_refused(&section(GGUF_METADATA, &stated.to_bytes().unwrap()), &words);
     let long = vec![b' '; MAX_SOURCE_METADATA_BYTES as usize + 1];
     for name in [GGUF_METADATA, FOLDER_METADATA] {
         assert_refused(&section(name, &long), &["at most 4194304"]);

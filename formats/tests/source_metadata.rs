@@ -83,6 +83,27 @@ fn entries_of_an_export_are_not_replaced() {
 }
 
 #[test]
+fn entries_of_another_vocabulary_are_left_out() {
+    let source = [
+        ("tokenizer.ggml.merges", text("x")),
+        ("tokenizer.ggml.scores", text("x")),
+        ("tokenizer.ggml.bos_token_id", Value::U32(1)),
+        ("tokenizer.ggml.add_space_prefix", Value::Bool(true)),
+        ("tokenizer.chat_template", text("x")),
+        ("tokenizer.ggml.eot_token_id", Value::U32(3)),
+        ("tokenizer.ggml.eom_token_id", Value::U32(4)),
+    ];
+    let own = entries(&[
+        ("tokenizer.ggml.eos_token_id", Value::U32(2)),
+        ("tokenizer.ggml.eot_token_id", Value::U32(4)),
+    ]);
+    let made = SourceMetadata::Gguf(entries(&source)).to_gguf(own.clone(), None);
+    assert_eq!(made.entries, own);
+    let keys = source.map(|(key, _)| key);
+    assert_eq!(made.left_out, [&keys[..5], &keys[6..]].concat());
+}
+
+#[test]
 fn files_become_entries() {
     let source = folder(&[
         ("README.md", "---\nlicense: mit\nthumbnail: x\n---\ntext\n"),
@@ -127,6 +148,7 @@ fn files_become_entries() {
         "README.md: text",
         "README.md: thumbnail",
         "config.json: initializer_range",
+        "config.json: pad_token_id",
         "generation_config.json: max_length",
         "generation_config.json: top_p",
         "tokenizer_config.json: legacy",
@@ -140,7 +162,21 @@ fn padding_token_may_be_in_the_configuration_alone() {
     let source = folder(&[("config.json", r#"{"pad_token_id": 3}"#)]);
     let made = source.to_gguf(Vec::new(), Some(&vocabulary()));
     let expected = entries(&[("tokenizer.ggml.padding_token_id", Value::U32(3))]);
-    assert_eq!((made.entries, made.left_out), (expected, Vec::new()));
+    assert_eq!(
+        (made.entries, made.left_out),
+        (expected.clone(), Vec::new())
+    );
+    for beyond in [-1, 5] {
+        let config = format!("{{\"pad_token_id\": {beyond}}}");
+        let generation = r#"{"pad_token_id": 3}"#;
+        let source = folder(&[
+            ("config.json", &config),
+            ("generation_config.json", generation),
+        ]);
+        let made = source.to_gguf(Vec::new(), Some(&vocabulary()));
+        assert_eq!(made.entries, expected);
+        assert_eq!(made.left_out, ["config.json: pad_token_id"]);
+    }
 }
 
 #[test]

@@ -495,7 +495,7 @@ fn folders_and_ggufs_agree() {
 
 /// A linear search for duplicates took minutes.
 #[test]
-fn a_million_added_tokens_are_read_quickly() {
+fn a_million_added_tokens_are_read_and_written_quickly() {
     const TOKENS: u32 = 1_150_000;
     let mut json = String::from(
         r#"{"model": {"type": "BPE", "vocab": {"a": 0}}, "pre_tokenizer": {"type": "ByteLevel"},
@@ -515,6 +515,9 @@ fn a_million_added_tokens_are_read_quickly() {
     .unwrap();
     assert!(started.elapsed().as_secs() < 20, "{:?}", started.elapsed());
     assert_eq!(vocabulary.strip_before.len(), TOKENS as usize - 1);
+    let started = std::time::Instant::now();
+    HuggingFaceFiles::from_vocabulary(&vocabulary, 64).unwrap();
+    assert!(started.elapsed().as_secs() < 30, "{:?}", started.elapsed());
 }
 
 #[test]

@@ -4,6 +4,9 @@
 
 mod vocab_common;
 
+use std::time::Instant;
+
+use htc_formats::limits::{MAX_SPECIAL_BYTES, MAX_SPECIAL_TOKEN_BYTES};
 use htc_formats::vocab::{HuggingFaceFiles, TokenKind, UnicodeForm, Vocabulary, VocabularyError};
 use serde_json::{Value, json};
 use vocab_common::{BPE, bytes, bytes_of, number, piece, read};
@@ -432,7 +435,30 @@ fn added_tokens_of_tokenizer_config_count() {
     let said = read(json!({"2": {"content": "<x>"}}))
         .unwrap_err()
         .to_string();
-    for word in ["tokenizer_config.json", "<x>", "id 2", "\"a\""] {
+    for word in ["tokenizer_config.json", "<x>", "id 2", "expected 5"] {
         assert!(said.contains(word), "{said}");
     }
+    let overlapping = json!({"6": {"content": "xyz"}, "5": {"content": "<x"}});
+    let said = read(overlapping).unwrap_err().to_string();
+    assert!(said.contains("which can overlap"), "{said}");
+}
+
+/// Every part of every token is compared with those of the others.
+#[test]
+fn long_added_tokens_are_read_quickly() {
+    let one = vec!["x".repeat(MAX_SPECIAL_BYTES)];
+    let many = (0..MAX_SPECIAL_BYTES / MAX_SPECIAL_TOKEN_BYTES).map(|token| {
+        let digits = MAX_SPECIAL_TOKEN_BYTES - 2;
+        format!("<{token:0digits$}>")
+    });
+    let started = Instant::now();
+    for texts in [one, many.collect()] {
+        let tokens = (5..).zip(&texts);
+        let tokens: Value = tokens
+            .map(|(id, text): (u32, _)| json!({"id": id, "content": text}))
+            .collect();
+        let found = read_json(&with(&[("/added_tokens", tokens)])).unwrap();
+        assert_eq!(found.tokens.len(), 5 + texts.len());
+    }
+    assert!(started.elapsed().as_secs() < 20, "{:?}", started.elapsed());
 }

@@ -27,7 +27,7 @@ fn by_folder(vocabulary: &Vocabulary) -> Vocabulary {
     let config = format!("{{\"vocab_size\": {}}}", vocabulary.tokens.len());
     let files = HuggingFaceFiles {
         config: Some(config.into_bytes()),
-        ..HuggingFaceFiles::from_vocabulary(vocabulary, 64)
+        ..HuggingFaceFiles::from_vocabulary(vocabulary, 64).unwrap()
     };
     files.vocabulary().unwrap()
 }
@@ -221,7 +221,7 @@ fn written_merges_make_tokens_of_the_written_vocabulary() {
         runs.kinds.push(kind);
     }
     runs.merges = vec![(9, 9), (7, 9), (9, 3), (3, 4)];
-    let written = HuggingFaceFiles::from_vocabulary(&runs, 64);
+    let written = HuggingFaceFiles::from_vocabulary(&runs, 64).unwrap();
     let written = written.tokenizer_json.unwrap();
     let written: serde_json::Value = serde_json::from_slice(&written).unwrap();
     let merges = written["model"]["merges"].as_array().unwrap();

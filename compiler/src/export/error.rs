@@ -42,7 +42,7 @@ pub enum ExportError {
     #[error("{}: exists already and is not empty; give another name, or replace it with `overwrite`", .0.display())]
     FolderExists(PathBuf),
     /// A folder to be replaced has files that no export writes.
-    #[error("{}: holds {other:?}, which is no file of a model; it is not replaced, give another name", path.display())]
+    #[error("{}: holds {other:?}, which is no file of an earlier export; it is not replaced, give another name", path.display())]
     ForeignFile { path: PathBuf, other: String },
     /// The output folder is a file.
     #[error("{}: is no folder; give another name", .0.display())]

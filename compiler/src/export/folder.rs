@@ -4,13 +4,15 @@ use std::borrow::Cow;
 use std::cell::RefCell;
 use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io::{self, Read as _, Write};
 use std::path::Path;
 
 use htc_formats::DType;
 use htc_formats::architecture::HuggingFaceConfig;
 use htc_formats::folder::{Folder, TemporaryFolder};
-use htc_formats::metadata::{FolderFiles, SourceMetadata};
+use htc_formats::htz::HtzError;
+use htc_formats::limits::MAX_CONFIG_BYTES;
+use htc_formats::metadata::{EXPORTED_BY, FolderFiles, SourceMetadata};
 use htc_formats::model::RopePairs;
 use htc_formats::safetensors::{CONFIG, INDEX};
 use htc_formats::source::ModelFile;
@@ -25,6 +27,9 @@ use super::{ExportError, check, gguf};
 use crate::event::Event;
 use crate::system::disk;
 use crate::system::error::FileError;
+
+/// Value of [`EXPORTED_BY`].
+const PROGRAM: &str = "htc";
 
 /// Unless a single tensor has more.
 const MAX_SHARD_BYTES: u64 = 4 << 30;
@@ -52,9 +57,10 @@ pub(super) fn check_destination(path: &Path, overwrite: bool) -> Result<(), Expo
         Ok(found) if !found.is_folder => return Err(ExportError::NotAFolder(path.to_owned())),
         Ok(_) => {}
     }
-    let names = Folder::open(path).and_then(|folder| folder.names());
-    let names = names.map_err(failed)?;
-    match names.iter().find(|name| !is_export_file(name)) {
+    let folder = Folder::open(path).map_err(&failed)?;
+    let names = folder.names().map_err(failed)?;
+    let is_export = is_export(&folder);
+    match names.iter().find(|name| !is_export_file(name, is_export)) {
         _ if names.is_empty() => Ok(()),
         _ if !overwrite => Err(ExportError::FolderExists(path.to_owned())),
         None => Ok(()),
@@ -65,8 +71,27 @@ pub(super) fn check_destination(path: &Path, overwrite: bool) -> Result<(), Expo
     }
 }
 
-fn is_export_file(name: &OsStr) -> bool {
+/// Returns true if the configuration of a folder says that an export wrote it.
+fn is_export(folder: &Folder) -> bool {
+    #[derive(serde::Deserialize)]
+    struct Configuration {
+        exported_by: Option<String>,
+    }
+    let file = folder.open_for_reading(OsStr::new(CONFIG));
+    let found = file.ok().and_then(|file| {
+        let file = io::BufReader::new(file.take(MAX_CONFIG_BYTES));
+        serde_json::from_reader::<_, Configuration>(file).ok()
+    });
+    found.is_some_and(|found| found.exported_by.as_deref() == Some(PROGRAM))
+}
+
+/// Returns true for a file that an earlier export can have written; a text such as a README only if
+/// the folder `is_export`.
+fn is_export_file(name: &OsStr, is_export: bool) -> bool {
     let name = name.to_string_lossy();
+    if !is_export && SourceMetadata::text_names().any(|text| text == name) {
+        return false;
+    }
     let weights = name.starts_with("model") && name.ends_with(".safetensors");
     let mut metadata = SourceMetadata::file_names();
     let is_metadata = metadata.any(|file| file == name);
@@ -83,7 +108,8 @@ pub(super) fn files(
     let vocabulary = model.vocabulary.as_ref().ok();
     let context = model.hyper.context;
     let tokenizer = vocabulary.map(|known| HuggingFaceFiles::from_vocabulary(known, context));
-    let tokenizer = tokenizer.unwrap_or_default();
+    let tokenizer = tokenizer.transpose().map_err(HtzError::from)?;
+    let mut tokenizer = tokenizer.unwrap_or_default();
     let object = |bytes: Option<&Vec<u8>>| {
         let object = bytes.map(|bytes| serde_json::from_slice(bytes)).transpose();
         object.map_err(|error| ExportError::Reopened(error.to_string()))
@@ -94,23 +120,32 @@ pub(super) fn files(
         tokenizer_config: object(tokenizer.tokenizer_config.as_ref())?.unwrap_or_default(),
         ..FolderFiles::default()
     };
-    let all = match metadata {
+    let mut all = match metadata {
         Some(metadata) => {
-            let stated = gguf::model_metadata(model).unwrap_or_default();
+            let stated = match metadata {
+                SourceMetadata::Gguf(_) => gguf::model_metadata(model)?,
+                SourceMetadata::Folder(_) => Vec::new(),
+            };
             let stated: Vec<String> = stated.into_iter().map(|(key, _)| key).collect();
             metadata.to_folder(own, vocabulary, &stated)
         }
         None => own,
     };
-    let mut files = vec![(CONFIG.to_owned(), pretty(&all.config).into_bytes())];
-    for (name, bytes) in tokenizer.names_and_contents() {
-        let bytes = match name {
-            "generation_config.json" => pretty(&all.generation_config).into_bytes(),
-            "tokenizer_config.json" => pretty(&all.tokenizer_config).into_bytes(),
-            _ => bytes.to_vec(),
-        };
-        files.push((name.to_owned(), bytes));
+    all.config.insert(EXPORTED_BY.to_owned(), json!(PROGRAM));
+    if vocabulary.is_some() || !all.generation_config.is_empty() {
+        tokenizer.generation_config = Some(pretty(&all.generation_config).into_bytes());
     }
+    if vocabulary.is_some() {
+        tokenizer.tokenizer_config = Some(pretty(&all.tokenizer_config).into_bytes());
+    } else {
+        // A configuration of no tokenizer.
+        let keys = all.tokenizer_config.keys();
+        let keys = keys.map(|key| format!("tokenizer_config.json: {key}"));
+        all.left_out.extend(keys);
+    }
+    let mut files = vec![(CONFIG.to_owned(), pretty(&all.config).into_bytes())];
+    let tokenizer = tokenizer.names_and_contents().into_iter();
+    files.extend(tokenizer.map(|(name, bytes)| (name.to_owned(), bytes.to_vec())));
     let texts = all.texts.into_iter();
     files.extend(texts.map(|(name, text)| (name, text.into_bytes())));
     Ok((files, all.left_out))

@@ -1,6 +1,6 @@
 //! Metadata of a source as files of a folder for transformers.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use serde_json::{Value as Json, json};
 
@@ -43,9 +43,12 @@ pub(super) const TEXT_FILES: [&str; 11] = [
 /// Folder of further chat templates, a file each.
 pub(super) const TEMPLATES: &str = "additional_chat_templates";
 
+/// Key of a `config.json` that names the program which exported the folder.
+pub const EXPORTED_BY: &str = "exported_by";
+
 /// Keys of configurations that a folder or a GGUF states from the hyper-parameters and the
 /// vocabulary of an artifact, under these names or others.
-const STATED: [&str; 67] = [
+const STATED: [&str; 68] = [
     "add_bos_token",
     "add_eos_token",
     "add_prefix_space",
@@ -103,6 +106,7 @@ const STATED: [&str; 67] = [
     "use_sliding_window",
     "vocab_size",
     // The program that wrote the file.
+    EXPORTED_BY,
     "_attn_implementation_autoset",
     "_from_model_config",
     "_name_or_path",
@@ -188,11 +192,34 @@ pub(super) fn named_templates(
     all.filter(|(name, _)| name != "default").collect()
 }
 
-/// Returns the id of a token that a configuration names, by its text or as an object.
-pub(super) fn token_id(vocabulary: &Vocabulary, name: &Json) -> Option<u32> {
-    let text = name.as_str().or_else(|| name.get("content")?.as_str())?;
-    let id = vocabulary.tokens.iter().position(|token| token == text)?;
-    u32::try_from(id).ok()
+/// Ids of the tokens that a configuration refers to. A configuration may have thousands.
+pub(super) struct TokenIds<'a> {
+    tokens: usize,
+    ids: HashMap<&'a str, u32>,
+}
+
+impl<'a> TokenIds<'a> {
+    pub(super) fn new(vocabulary: Option<&'a Vocabulary>) -> Self {
+        let tokens = vocabulary.map_or(&[][..], |vocabulary| &vocabulary.tokens);
+        let mut ids = HashMap::with_capacity(tokens.len());
+        for (text, id) in tokens.iter().zip(0..) {
+            ids.entry(text.as_str()).or_insert(id);
+        }
+        let tokens = tokens.len();
+        TokenIds { tokens, ids }
+    }
+
+    /// Returns the id of a token that is named by its text or as an object.
+    pub(super) fn of_name(&self, name: &Json) -> Option<u32> {
+        let text = name.as_str().or_else(|| name.get("content")?.as_str())?;
+        self.ids.get(text).copied()
+    }
+
+    /// Returns an id that is stated as a number; `None` if there is no such token.
+    pub(super) fn of_number(&self, id: &Json) -> Option<u32> {
+        let id = u32::try_from(id.as_u64()?).ok()?;
+        ((id as usize) < self.tokens).then_some(id)
+    }
 }
 
 impl SourceMetadata {
@@ -221,6 +248,7 @@ fn from_files(
     vocabulary: Option<&Vocabulary>,
 ) -> FolderFiles {
     let mut files = own;
+    let ids = TokenIds::new(vocabulary);
     let mut tokenizer = object(source, TOKENIZER_CONFIG);
     let templates = named_templates(source, &tokenizer);
     for (key, value) in object(source, SPECIAL_TOKENS_MAP) {
@@ -236,7 +264,7 @@ fn from_files(
         (TOKENIZER_CONFIG, tokenizer, &mut files.tokenizer_config),
     ] {
         for (key, value) in config {
-            let unknown = || !names_known_tokens(&key, &value, vocabulary);
+            let unknown = || !names_known_tokens(&key, &value, &ids);
             if REPLACEABLE.contains(&key.as_str()) && !value.is_null() {
                 target.insert(key, value);
             } else if target.contains_key(&key) || is_stated(&key) || key == "chat_template" {
@@ -262,8 +290,8 @@ fn from_files(
 
 /// Returns false if a key names a token that the vocabulary does not have; transformers would add
 /// it.
-fn names_known_tokens(key: &str, value: &Json, vocabulary: Option<&Vocabulary>) -> bool {
-    let known = |name: &Json| vocabulary.is_some_and(|v| token_id(v, name).is_some());
+fn names_known_tokens(key: &str, value: &Json, ids: &TokenIds<'_>) -> bool {
+    let known = |name: &Json| ids.of_name(name).is_some();
     match value {
         Json::Null => true,
         Json::Array(names) if TOKEN_LISTS.contains(&key) => names.iter().all(known),

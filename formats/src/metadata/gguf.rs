@@ -1,13 +1,14 @@
 //! Metadata of a source as entries of a GGUF.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use super::card::{self, README};
 use super::folder::{
-    self, CONFIG, GENERATION_CONFIG, SPECIAL_TOKENS_MAP, TOKENIZER_CONFIG, named_templates,
+    self, CONFIG, GENERATION_CONFIG, SPECIAL_TOKENS_MAP, TOKENIZER_CONFIG, TokenIds,
+    named_templates,
 };
 use super::{Object, SourceMetadata, object};
-use crate::gguf::{ALIGNMENT_KEY, Array, Value};
+use crate::gguf::{ALIGNMENT_KEY, Array, FromValue as _, Value};
 use crate::vocab::{END_KEYS, Vocabulary};
 
 /// Sampling defaults: key of a `generation_config.json`, key of a GGUF, whether it is an integer.
@@ -30,6 +31,28 @@ pub(super) const SPECIAL_TOKENS: [(&str, &str); 4] = [
     ("cls_token", "tokenizer.ggml.cls_token_id"),
     ("mask_token", "tokenizer.ggml.mask_token_id"),
 ];
+
+const EOS_KEY: &str = "tokenizer.ggml.eos_token_id";
+
+/// Entries that state a vocabulary, besides [`END_KEYS`]. One that an export has not is not true of
+/// its vocabulary.
+const OF_VOCABULARY: [&str; 13] = [
+    EOS_KEY,
+    "tokenizer.chat_template",
+    "tokenizer.ggml.add_bos_token",
+    "tokenizer.ggml.add_eos_token",
+    "tokenizer.ggml.add_space_prefix",
+    "tokenizer.ggml.bos_token_id",
+    "tokenizer.ggml.merges",
+    "tokenizer.ggml.model",
+    "tokenizer.ggml.pre",
+    "tokenizer.ggml.scores",
+    "tokenizer.ggml.token_type",
+    "tokenizer.ggml.tokens",
+    "tokenizer.ggml.unknown_token_id",
+];
+
+const PAD_TOKEN_ID: &str = "pad_token_id";
 
 /// Further chat templates: their names, and the prefix of a template.
 pub(super) const TEMPLATE_NAMES: &str = "tokenizer.chat_templates";
@@ -76,9 +99,10 @@ fn from_entries(own: Vec<(String, Value)>, source: &[(String, Value)]) -> GgufEn
         left_out: Vec::new(),
     };
     // A vocabulary knows which tokens end a text, and not which of them ends a turn.
-    let ends = |key: &str| END_KEYS.contains(&key);
-    if source.iter().any(|(key, _)| ends(key)) {
-        made.entries.retain(|(key, _)| !ends(key));
+    let is_end = |key: &str| END_KEYS.contains(&key);
+    let has_same_ends = end_ids(&made.entries, source) == end_ids(&made.entries, &made.entries);
+    if has_same_ends {
+        made.entries.retain(|(key, _)| !is_end(key));
     }
     let known: HashSet<String> = made.entries.iter().map(|(key, _)| key.clone()).collect();
     let architecture = architecture_prefix(&made.entries);
@@ -86,13 +110,26 @@ fn from_entries(own: Vec<(String, Value)>, source: &[(String, Value)]) -> GgufEn
         let is_architecture = architecture
             .as_ref()
             .is_some_and(|prefix| key.starts_with(prefix));
-        if is_architecture || is_of_file(key) {
+        let is_of_vocabulary =
+            OF_VOCABULARY.contains(&key.as_str()) || is_end(key) && !has_same_ends;
+        if is_architecture || is_of_vocabulary || is_of_file(key) {
             made.left_out.push(key.clone());
         } else {
             made.entries.push((key.clone(), value.clone()));
         }
     }
     made
+}
+
+/// Returns the ids of the tokens that end a text: EOS of `own` entries and the others of `ends`;
+/// `None` if one is no id.
+fn end_ids(own: &[(String, Value)], ends: &[(String, Value)]) -> Option<BTreeSet<u32>> {
+    let eos = own.iter().filter(|(key, _)| key == EOS_KEY);
+    let ends = ends.iter();
+    let ends = ends.filter(|(key, _)| END_KEYS.contains(&key.as_str()));
+    eos.chain(ends)
+        .map(|(_, value)| u32::from_value(value))
+        .collect()
 }
 
 /// Returns the prefix of the keys of hyper-parameters.
@@ -115,31 +152,41 @@ fn from_files(
     let mut left_out = Vec::new();
     let mut leave = |file: &str, key: &str| left_out.push(format!("{file}: {key}"));
 
-    for (key, value) in &object(files, GENERATION_CONFIG) {
+    let generation = object(files, GENERATION_CONFIG);
+    for (key, value) in &generation {
         match sampling(key, value) {
             Some(entry) => found.push(entry),
-            None if folder::is_stated(key) || value.is_null() => {}
+            None if folder::is_stated(key) || key == PAD_TOKEN_ID || value.is_null() => {}
             None => leave(GENERATION_CONFIG, key),
         }
     }
     let config = object(files, CONFIG);
     for (key, value) in &config {
-        if !folder::is_stated(key) && key != "pad_token_id" && !value.is_null() {
+        if !folder::is_stated(key) && key != PAD_TOKEN_ID && !value.is_null() {
             leave(CONFIG, key);
         }
     }
     let [tokenizer, map] = [TOKENIZER_CONFIG, SPECIAL_TOKENS_MAP].map(|name| object(files, name));
+    let ids = TokenIds::new(vocabulary);
     for (key, entry) in SPECIAL_TOKENS {
         let name = tokenizer.get(key).or_else(|| map.get(key));
-        let id = vocabulary.and_then(|vocabulary| folder::token_id(vocabulary, name?));
-        let stated = config.get("pad_token_id").filter(|_| key == "pad_token");
-        let stated = stated.and_then(serde_json::Value::as_u64);
-        let id = id.or_else(|| stated.and_then(|id| u32::try_from(id).ok()));
-        match id {
-            Some(id) => found.push((entry.to_owned(), Value::U32(id))),
-            None if name.is_some_and(|name| !name.is_null()) => leave(TOKENIZER_CONFIG, key),
-            None => {}
+        let name = name.filter(|name| !name.is_null());
+        let named = name.and_then(|name| ids.of_name(name));
+        if name.is_some() && named.is_none() {
+            leave(TOKENIZER_CONFIG, key);
         }
+        let mut id = named;
+        if key == "pad_token" {
+            for (file, object) in [(CONFIG, &config), (GENERATION_CONFIG, &generation)] {
+                let stated = object.get(PAD_TOKEN_ID).filter(|stated| !stated.is_null());
+                let known = stated.and_then(|stated| ids.of_number(stated));
+                id = id.or(known);
+                if stated.is_some() && (known.is_none() || known != id) {
+                    leave(file, PAD_TOKEN_ID);
+                }
+            }
+        }
+        found.extend(id.map(|id| (entry.to_owned(), Value::U32(id))));
     }
     for (file, object) in [(TOKENIZER_CONFIG, &tokenizer), (SPECIAL_TOKENS_MAP, &map)] {
         for key in keys_without_entry(object) {

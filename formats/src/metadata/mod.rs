@@ -19,7 +19,7 @@ use crate::gguf::{Contents, Value, Writer};
 use crate::htz::{FOLDER_METADATA, GGUF_METADATA, HtzError, Record, Section};
 use crate::limits::{MAX_METADATA_FILES, MAX_SOURCE_METADATA_BYTES, MAX_VALUES_OF_CONFIG};
 
-pub use folder::FolderFiles;
+pub use folder::{EXPORTED_BY, FolderFiles};
 pub use gguf::GgufEntries;
 pub use read::ReadMetadata;
 
@@ -74,7 +74,17 @@ impl SourceMetadata {
     pub(crate) fn parse(name: &str, data: &[u8]) -> Result<SourceMetadata, HtzError> {
         if name == GGUF_METADATA {
             let contents = Contents::parse(data).map_err(|error| invalid(name, &error))?;
-            return Ok(SourceMetadata::Gguf(contents.metadata().to_vec()));
+            if let Some(tensor) = contents.tensors().first() {
+                return Err(invalid(name, &format!("tensor {:?}", tensor.name)));
+            }
+            let entries = contents.metadata();
+            if let Some((key, _)) = entries.iter().find(|(key, _)| read::is_stated(key)) {
+                return Err(invalid(
+                    name,
+                    &format!("{key:?}, which the artifact states"),
+                ));
+            }
+            return Ok(SourceMetadata::Gguf(entries.to_vec()));
         }
         let mut json = serde_json::Deserializer::from_slice(data);
         let files = bounded_json::deserialize(&mut json, MAX_METADATA_FILES + 1);

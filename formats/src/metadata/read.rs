@@ -31,6 +31,11 @@ const STATED: [&str; 8] = [
     "tokenizer.ggml.tokens",
 ];
 
+/// Returns true for an entry of a GGUF that no metadata of a source has.
+pub(super) fn is_stated(key: &str) -> bool {
+    STATED.contains(&key)
+}
+
 /// Metadata as read from a source.
 #[derive(Clone, Debug, Default)]
 pub struct ReadMetadata {
@@ -61,7 +66,12 @@ impl SourceMetadata {
 
     /// Returns the possible names of the files that the metadata of a folder is read from.
     pub fn file_names() -> impl Iterator<Item = &'static str> {
-        TEXT_FILES.into_iter().chain(CONFIG_FILES)
+        SourceMetadata::text_names().chain(CONFIG_FILES)
+    }
+
+    /// Returns the possible names of those of these files that any folder may have.
+    pub fn text_names() -> impl Iterator<Item = &'static str> {
+        TEXT_FILES.into_iter()
     }
 }
 
@@ -92,12 +102,19 @@ impl Reader {
     fn gguf(&mut self, source: &ModelFile) -> Option<SourceMetadata> {
         // The first part of a split model has the metadata.
         let first = source.files.first()?;
-        let contents = Contents::parse(first).ok()?;
+        let contents = match Contents::parse(first) {
+            Ok(contents) => contents,
+            Err(error) => {
+                let error = escape_truncated(&error.to_string());
+                self.omitted.push(format!("metadata of the GGUF ({error})"));
+                return None;
+            }
+        };
         let mut entries: Vec<(String, Value)> = Vec::new();
         // Header, and padding at the end.
         self.left -= 64;
         for (key, value) in contents.metadata() {
-            if STATED.contains(&key.as_str()) || key.starts_with("split.") {
+            if is_stated(key) || key.starts_with("split.") {
                 continue;
             }
             let mut alone = Writer::new();

@@ -3,6 +3,7 @@
 mod from_gguf;
 mod hugging_face;
 mod pre;
+mod splits;
 mod to_gguf;
 mod unicode_form;
 
@@ -280,6 +281,24 @@ pub enum VocabularyError {
         /// Higher rank.
         second: u32,
         /// Text of the result.
+        text: String,
+    },
+    /// Scores imply more than [`limits::MAX_MERGES`] merges.
+    #[error(
+        "the scores of the tokens imply more than {} merges, which no tokenizer.json has; convert the model again from its source",
+        limits::MAX_MERGES
+    )]
+    ImpliedMerges,
+    /// Two special tokens have one normalised text, in which they are matched.
+    #[error(
+        "tokens {first} and {second} both read {text:?} in a normalised text, expected distinct texts; set \"normalized\" to false for one of them in tokenizer.json"
+    )]
+    DuplicateNormalizedText {
+        /// Lower id.
+        first: u32,
+        /// Higher id.
+        second: u32,
+        /// Normalised text of both.
         text: String,
     },
     /// A special token longer than [`MAX_SPECIAL_TOKEN_BYTES`](limits::MAX_SPECIAL_TOKEN_BYTES).

@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::from_gguf::END_KEYS;
+use super::splits::all_splits;
 use super::{BYTE_LEVEL, PreTokenizer, TokenKind, Vocabulary};
 use crate::gguf::{Array, Value};
 
@@ -170,17 +171,11 @@ impl Vocabulary {
         if runs.len() != distinct.len() {
             return false;
         }
-        let ids: HashMap<&str, u32> = self.tokens.iter().map(String::as_str).zip(0..).collect();
+        let texts: Vec<&str> = self.tokens.iter().map(String::as_str).collect();
         let merges: HashSet<(u32, u32)> = self.merges.iter().copied().collect();
-        distinct.iter().all(|&token| {
-            let text = self.text(token);
-            text.char_indices().skip(1).all(|(at, _)| {
-                let (left, right) = text.split_at(at);
-                match (ids.get(left), ids.get(right)) {
-                    (Some(&left), Some(&right)) => merges.contains(&(left, right)),
-                    _ => true,
-                }
-            })
+        all_splits(&texts, |token, left, right| {
+            let pair = (left as u32, right as u32);
+            !distinct.contains(&(token as u32)) || merges.contains(&pair)
         })
     }
 }

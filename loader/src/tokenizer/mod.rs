@@ -43,6 +43,13 @@ const SPACE: &str = "\u{2581}";
 /// Marks a missing token, node or position.
 const ABSENT: u32 = u32::MAX;
 
+/// Kinds of special tokens.
+const SPECIAL_KINDS: [TokenKind; 3] = [
+    TokenKind::UserDefined,
+    TokenKind::Control,
+    TokenKind::Unknown,
+];
+
 /// Selects the special tokens that [`Tokenizer::encode`] adds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AddSpecialTokens {
@@ -94,6 +101,7 @@ impl Tokenizer {
         ends.sort_unstable();
         ends.dedup();
 
+        pieces::check_normalized(&vocabulary, &kinds)?;
         let user_defined = SpecialTokens::new(&vocabulary, &kinds, &[TokenKind::UserDefined]);
         let method = build_algorithm(&vocabulary)?;
         Ok(Self {
@@ -161,14 +169,8 @@ impl Tokenizer {
     }
 
     fn special_tokens(&self) -> &SpecialTokens {
-        self.special.get_or_init(|| {
-            let special = [
-                TokenKind::UserDefined,
-                TokenKind::Control,
-                TokenKind::Unknown,
-            ];
-            SpecialTokens::new(&self.vocabulary, &self.kinds, &special)
-        })
+        self.special
+            .get_or_init(|| SpecialTokens::new(&self.vocabulary, &self.kinds, &SPECIAL_KINDS))
     }
 
     fn encode_fragments(

@@ -3,16 +3,18 @@
 //! normalised text.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 use std::ops::Range;
 
-use htc_formats::vocab::{SENTENCE_PIECE, TokenKind, UnicodeForm, Vocabulary};
+use htc_formats::limits::{MAX_SPECIAL_BYTES, MAX_SPECIAL_TOKEN_BYTES};
+use htc_formats::vocab::{SENTENCE_PIECE, TokenKind, UnicodeForm, Vocabulary, VocabularyError};
 use unicode_normalization::{
     IsNormalized, UnicodeNormalization as _, is_nfc_quick, is_nfd_quick, is_nfkc_quick,
     is_nfkd_quick,
 };
 
 use super::user_defined::{Fragment, TokenMatcher};
-use super::{SPACE, Tokenizer};
+use super::{SPACE, SPECIAL_KINDS, Tokenizer};
 
 /// Matchers of special tokens.
 #[derive(Clone, Debug)]
@@ -36,6 +38,42 @@ pub(super) struct TextPiece<'a> {
     pub(super) is_first: bool,
     /// Has its space prefix, and U+2581 for spaces.
     pub(super) is_escaped: bool,
+}
+
+/// Checks that the special tokens that are matched in the normalised text differ in it, and are
+/// within the limits.
+pub(super) fn check_normalized(
+    vocabulary: &Vocabulary,
+    kinds: &[TokenKind],
+) -> Result<(), VocabularyError> {
+    let mut seen = HashMap::new();
+    let mut bytes = 0;
+    for (id, text) in (0..).zip(&vocabulary.tokens) {
+        if !SPECIAL_KINDS.contains(&kinds[id as usize]) {
+            continue;
+        }
+        if vocabulary.match_normalized.binary_search(&id).is_err() {
+            bytes += text.len();
+            continue;
+        }
+        let (text, _) = normalize(vocabulary, text, &[]);
+        if text.len() > MAX_SPECIAL_TOKEN_BYTES {
+            let bytes = text.len();
+            return Err(VocabularyError::SpecialTokenTooLong { bytes });
+        }
+        bytes += text.len();
+        if let Some(first) = seen.insert(text.clone(), id) {
+            return Err(VocabularyError::DuplicateNormalizedText {
+                first,
+                second: id,
+                text: text.into_owned(),
+            });
+        }
+    }
+    if bytes > MAX_SPECIAL_BYTES {
+        return Err(VocabularyError::SpecialTextTooLong { bytes });
+    }
+    Ok(())
 }
 
 impl SpecialTokens {

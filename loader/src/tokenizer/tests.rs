@@ -1,4 +1,5 @@
 use htc_formats::limits::{MAX_SPECIAL_BYTES, MAX_SPECIAL_TOKEN_BYTES};
+use htc_formats::vocab::UnicodeForm;
 
 use super::user_defined::{Fragment, TokenMatcher};
 use super::*;
@@ -266,6 +267,37 @@ fn invalid_vocabularies_give_descriptive_errors() {
         refuse(many),
         VocabularyError::SpecialTextTooLong { bytes: found }
     );
+}
+
+#[test]
+fn special_tokens_differ_and_are_short_in_a_normalised_text() {
+    let with = |texts: &[&str]| {
+        let mut vocabulary = Vocabulary {
+            add_space_prefix: false,
+            normalization: Some(UnicodeForm::Nfkc),
+            ..letters()
+        };
+        for text in texts {
+            let id = vocabulary.tokens.len() as u32;
+            vocabulary.match_normalized.push(id);
+            vocabulary.tokens.push((*text).to_owned());
+            vocabulary.scores.push(0.0);
+            vocabulary.kinds.push(TokenKind::UserDefined);
+        }
+        Tokenizer::new(vocabulary).err()
+    };
+    assert_eq!(with(&["A", "Ｂ"]), None);
+    let first = letters().tokens.len() as u32;
+    let found = VocabularyError::DuplicateNormalizedText {
+        first,
+        second: first + 1,
+        text: "A".to_owned(),
+    };
+    assert_eq!(with(&["A", "Ａ"]), Some(found));
+    // One character of 3 bytes becomes 18 of 33.
+    let long = "\u{FDFA}".repeat(MAX_SPECIAL_TOKEN_BYTES / 3);
+    let found = VocabularyError::SpecialTokenTooLong { bytes: 85 * 33 };
+    assert_eq!(with(&[&long]), Some(found));
 }
 
 #[test]

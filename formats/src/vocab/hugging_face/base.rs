@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use super::json::{AddedToken, Merge, Model, TokenizerJson};
 use super::{TOKENIZER_CONFIG, TOKENIZER_JSON, file, rules, unsupported_json};
-use crate::limits::MAX_SPECIAL_BYTES;
+use crate::limits::{MAX_SPECIAL_BYTES, MAX_SPECIAL_TOKEN_BYTES};
 use crate::vocab::{TokenKind, Vocabulary, VocabularyError, byte_value};
 
 /// Score of added tokens, as assigned by converters to GGUF.
@@ -40,9 +40,11 @@ impl VocabularyBuilder {
         }
     }
 
-    /// Reads `tokenizer.json`; `collapses` as in [`rules::read`].
+    /// Reads `tokenizer.json`; `collapses` as in [`rules::read`]. The added tokens of
+    /// `tokenizer_config.json`, `configured`, are checked with its own, not added.
     pub(super) fn from_json(
         tokenizer: TokenizerJson,
+        configured: &[AddedToken],
         collapses: bool,
     ) -> Result<Self, VocabularyError> {
         if let Some(version) = tokenizer
@@ -68,12 +70,13 @@ impl VocabularyBuilder {
             check_no_unknown_bytes(&model, &ids)?;
         }
         vocabulary.merges = merges(&model.merges, &ids)?;
-        check_added_ids(&added_tokens, &ids)?;
-        check_overlaps(&added_tokens)?;
+        let missing = missing_tokens(configured, &added_tokens);
+        check_added_ids(&added_tokens, &missing, &ids)?;
+        check_overlaps(added_tokens.iter().chain(missing))?;
         drop(ids);
         let entries = model.vocab.0;
         let mut base = VocabularyBuilder {
-            max_ids: 2 * (entries.len() + added_tokens.len()),
+            max_ids: 2 * (entries.len() + added_tokens.len() + configured.len()),
             model_tokens: 0,
             vocabulary,
             strips: [HashSet::new(), HashSet::new()],
@@ -153,13 +156,6 @@ impl VocabularyBuilder {
             let added = !matches!(kind, TokenKind::Normal | TokenKind::Byte);
             if *text == token.content && added {
                 return Ok(());
-            }
-            if *text != token.content && *kind != TokenKind::Unused {
-                let content = &token.content;
-                let problem = format!(
-                    "the added token {content:?} has the id {at}, which is {text:?} in tokenizer.json; save the tokenizer again with transformers"
-                );
-                return Err(file(TOKENIZER_CONFIG, &problem));
             }
         }
         self.add(token)
@@ -315,12 +311,35 @@ fn merges(merges: &[Merge], ids: &HashMap<&str, u32>) -> Result<Vec<(u32, u32)>,
     Ok(pairs)
 }
 
+/// Returns the tokens of `tokenizer_config.json` that transformers adds to those of
+/// `tokenizer.json`, by ascending id.
+fn missing_tokens<'a>(configured: &'a [AddedToken], added: &[AddedToken]) -> Vec<&'a AddedToken> {
+    let known: HashSet<(u32, &str)> = added
+        .iter()
+        .map(|token| (token.id, token.content.as_str()))
+        .collect();
+    let missing = configured.iter();
+    let mut missing: Vec<&AddedToken> = missing
+        .filter(|token| !known.contains(&(token.id, token.content.as_str())))
+        .collect();
+    missing.sort_by_key(|token| token.id);
+    missing
+}
+
 /// `tokenizers` gives an added token the id of the same text in the vocabulary, or the next one; it
-/// only warns if the file states another.
-fn check_added_ids(added: &[AddedToken], ids: &HashMap<&str, u32>) -> Result<(), VocabularyError> {
+/// only warns if the file states another. `missing` are of `tokenizer_config.json`.
+fn check_added_ids(
+    added: &[AddedToken],
+    missing: &[&AddedToken],
+    ids: &HashMap<&str, u32>,
+) -> Result<(), VocabularyError> {
     let mut next = ids.len() as u32;
     let mut seen = HashSet::new();
-    for AddedToken { id, content, .. } in added.iter().filter(|token| !token.content.is_empty()) {
+    let added = added.iter().map(|token| (TOKENIZER_JSON, token));
+    let missing = missing.iter().map(|token| (TOKENIZER_CONFIG, *token));
+    let all = added.chain(missing);
+    for (name, AddedToken { id, content, .. }) in all.filter(|(_, token)| !token.content.is_empty())
+    {
         let expected = ids.get(content.as_str()).copied().unwrap_or_else(|| {
             next += 1;
             next - 1
@@ -333,17 +352,23 @@ fn check_added_ids(added: &[AddedToken], ids: &HashMap<&str, u32>) -> Result<(),
             continue;
         };
         let problem = format!("{problem}; save the tokenizer again with transformers");
-        return Err(file(TOKENIZER_JSON, &problem));
+        return Err(file(name, &problem));
     }
     Ok(())
 }
 
 /// Checks that matching the longest added token first, as llama.cpp does, finds the same tokens as
 /// matching the left-most first, as `tokenizers` does: a token that overlaps the end of another must
-/// not be longer, unless both are runs of one character. Too much text is refused later.
-fn check_overlaps(added: &[AddedToken]) -> Result<(), VocabularyError> {
-    let texts = || added.iter().map(|token| token.content.as_str());
-    if texts().map(str::len).sum::<usize>() > MAX_SPECIAL_BYTES {
+/// not be longer, unless both are runs of one character. Too long a token, or too much text, is
+/// refused later.
+fn check_overlaps<'a>(
+    added: impl Iterator<Item = &'a AddedToken> + Clone,
+) -> Result<(), VocabularyError> {
+    let texts = || added.clone().map(|token| token.content.as_str());
+    let bytes = || texts().map(str::len);
+    // Every part of every text is hashed.
+    let is_long = bytes().any(|bytes| bytes > MAX_SPECIAL_TOKEN_BYTES);
+    if is_long || bytes().sum::<usize>() > MAX_SPECIAL_BYTES {
         return Ok(());
     }
     let is_run = |text: &str| {

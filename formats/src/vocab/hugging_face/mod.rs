@@ -114,14 +114,15 @@ impl HuggingFaceFiles {
                 let processor = tokenizer.post_processor.take();
                 let pieces = model.map(sentence_piece::parse).transpose()?;
                 let collapses = pieces.as_ref().is_some_and(|pieces| pieces.collapse_spaces);
-                let mut base = VocabularyBuilder::from_json(tokenizer, collapses)?;
+                let configured = added_tokens(&tokenizer_config)?;
+                let mut base = VocabularyBuilder::from_json(tokenizer, &configured, collapses)?;
                 if let Some(pieces) = &pieces
                     && base.vocabulary.model == SENTENCE_PIECE
                 {
                     scores::take(&mut base.vocabulary, pieces);
                 }
-                for token in added_tokens(&tokenizer_config)? {
-                    base.add_missing(&token)?;
+                for token in &configured {
+                    base.add_missing(token)?;
                 }
                 base.set_normalized_tokens()?;
                 let Vocabulary { merges, scores, .. } = &base.vocabulary;

@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::base::ADDED_SCORE;
+use crate::vocab::splits::all_splits;
 use crate::vocab::{TokenKind, Vocabulary};
 
 /// A merge that scores imply.
@@ -17,30 +18,31 @@ pub(super) struct ScoredMerge {
 }
 
 /// Returns all pairs of tokens that make a third one, in the order of transformers: the best score
-/// first, then the longest parts. `tokens` are ids, texts and scores.
-pub(super) fn merges(tokens: Vec<(u32, &str, f32)>) -> Vec<ScoredMerge> {
-    let ids: HashMap<&str, u32> = tokens.iter().map(|&(id, text, _)| (text, id)).collect();
+/// first, then the longest parts; `None` if there are more than `most`. `tokens` are ids, texts and
+/// scores.
+pub(super) fn merges(tokens: &[(u32, &str, f32)], most: usize) -> Option<Vec<ScoredMerge>> {
+    let texts: Vec<&str> = tokens.iter().map(|&(_, text, _)| text).collect();
+    let lengths: Vec<usize> = texts.iter().map(|text| text.chars().count()).collect();
     let mut merges = Vec::new();
-    for (result, text, score) in tokens {
-        let length = text.chars().count();
-        for (left_length, (at, _)) in text.char_indices().enumerate().skip(1) {
-            let (left, right) = text.split_at(at);
-            if let (Some(&left), Some(&right)) = (ids.get(left), ids.get(right)) {
-                merges.push(ScoredMerge {
-                    pair: (left, right),
-                    result,
-                    score,
-                    lengths: (left_length, length - left_length),
-                });
-            }
-        }
+    let few = all_splits(&texts, |index, left, right| {
+        let (result, _, score) = tokens[index];
+        merges.push(ScoredMerge {
+            pair: (tokens[left].0, tokens[right].0),
+            result,
+            score,
+            lengths: (lengths[left], lengths[right]),
+        });
+        merges.len() <= most
+    });
+    if !few {
+        return None;
     }
     merges.sort_by(|one, other| {
         let order = other.score.total_cmp(&one.score);
         let order = order.then_with(|| other.lengths.cmp(&one.lengths));
         order.then_with(|| (one.result, one.pair).cmp(&(other.result, other.pair)))
     });
-    merges
+    Some(merges)
 }
 
 /// Replaces the merges of a vocabulary by the scores of `pieces` if both give the same tokens, and
@@ -96,19 +98,24 @@ fn merges_are(scores: &[f32], vocabulary: &Vocabulary) -> bool {
         return false;
     }
     let scored = (0..).zip(tokens).zip(scores);
-    let implied = merges(
-        scored
-            .map(|((id, text), &score)| (id, text.as_str(), score))
-            .collect(),
-    );
+    let scored: Vec<_> = scored
+        .map(|((id, text), &score)| (id, text.as_str(), score))
+        .collect();
+    let Some(implied) = merges(&scored, vocabulary.merges.len()) else {
+        return false;
+    };
     let texts: HashSet<&str> = tokens.iter().map(String::as_str).collect();
-    let grows = |token: u32| {
-        let text = tokens[token as usize].as_str();
+    let grows = |text: &str| {
         let mut characters = text.chars();
         let last = characters.next_back();
         let shorter = characters.as_str();
         shorter.chars().all(|one| Some(one) == last) && texts.contains(shorter)
     };
+    // Once for each token, which any number of merges can make.
+    let growing: HashSet<u32> = (0..)
+        .zip(tokens)
+        .filter_map(|(id, text)| grows(text).then_some(id))
+        .collect();
     let mut implied: HashMap<(u32, u32), ScoredMerge> = implied
         .into_iter()
         .map(|merge| (merge.pair, merge))
@@ -123,8 +130,8 @@ fn merges_are(scores: &[f32], vocabulary: &Vocabulary) -> bool {
                 || merge.score < last.score
                 || merge.score == last.score
                     && merge.lengths < last.lengths
-                    && grows(merge.result)
-                    && grows(last.result)
+                    && growing.contains(&merge.result)
+                    && growing.contains(&last.result)
         });
         if !ordered {
             return false;
@@ -132,4 +139,18 @@ fn merges_are(scores: &[f32], vocabulary: &Vocabulary) -> bool {
         last = Some(merge);
     }
     implied.is_empty()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn number_of_merges_is_limited() {
+        let tokens = [(7, "aaa", 0.0), (8, "a", 0.0), (9, "aa", 1.0)];
+        let found = merges(&tokens, 3).unwrap_or_default();
+        let pairs: Vec<(u32, u32)> = found.iter().map(|merge| merge.pair).collect();
+        assert_eq!(pairs, [(8, 8), (9, 8), (8, 9)]);
+        assert!(merges(&tokens, 2).is_none());
+    }
 }

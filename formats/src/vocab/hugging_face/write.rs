@@ -9,24 +9,32 @@ use std::collections::HashSet;
 use serde_json::{Map, Value, json};
 
 use super::{HuggingFaceFiles, pre_tokenizer, scores, sentence_piece};
-use crate::vocab::{BYTE_LEVEL, TokenKind, Vocabulary};
+use crate::limits::MAX_MERGES;
+use crate::vocab::{BYTE_LEVEL, TokenKind, Vocabulary, VocabularyError};
 
 const SPACE: &str = "\u{2581}";
 
 impl HuggingFaceFiles {
     /// Returns the files of a vocabulary, for a model of `context` positions, without
     /// `config.json`.
-    pub fn from_vocabulary(vocabulary: &Vocabulary, context: usize) -> HuggingFaceFiles {
+    ///
+    /// # Errors
+    /// [`VocabularyError::ImpliedMerges`].
+    pub fn from_vocabulary(
+        vocabulary: &Vocabulary,
+        context: usize,
+    ) -> Result<HuggingFaceFiles, VocabularyError> {
         let scored = vocabulary.model != BYTE_LEVEL && vocabulary.merges.is_empty();
         let bytes = |value: &Value| Some(format!("{value:#}\n").into_bytes());
-        HuggingFaceFiles {
+        let tokenizer = tokenizer(vocabulary)?;
+        Ok(HuggingFaceFiles {
             tokenizer_model: scored.then(|| sentence_piece::write(vocabulary)),
             // Indenting would take several times the space.
-            tokenizer_json: Some(format!("{}\n", tokenizer(vocabulary)).into_bytes()),
+            tokenizer_json: Some(format!("{tokenizer}\n").into_bytes()),
             tokenizer_config: bytes(&tokenizer_config(vocabulary, context)),
             generation_config: bytes(&generation_config(vocabulary)),
             ..HuggingFaceFiles::default()
-        }
+        })
     }
 
     /// Returns names and contents of the files present.
@@ -63,28 +71,37 @@ fn tokens(vocabulary: &Vocabulary) -> Vec<(u32, &str, TokenKind)> {
         .collect()
 }
 
-fn added_token(vocabulary: &Vocabulary, id: u32, token: &str, kind: TokenKind) -> Value {
-    json!({
-        "id": id,
-        "content": token,
-        "single_word": false,
-        "lstrip": vocabulary.strip_before.contains(&id),
-        "rstrip": vocabulary.strip_after.contains(&id),
-        "normalized": vocabulary.match_normalized.contains(&id),
-        "special": matches!(kind, TokenKind::Control | TokenKind::Unknown),
-    })
-}
-
-fn tokenizer(vocabulary: &Vocabulary) -> Value {
-    let byte_level = vocabulary.model == BYTE_LEVEL;
-    let all = tokens(vocabulary);
-    let beside = all.iter().filter(|(_, _, kind)| {
+fn added_tokens(vocabulary: &Vocabulary, all: &[(u32, &str, TokenKind)]) -> Vec<Value> {
+    // As sets, because there may be a million of them.
+    let [before, after, normalized] = [
+        &vocabulary.strip_before,
+        &vocabulary.strip_after,
+        &vocabulary.match_normalized,
+    ]
+    .map(|ids| ids.iter().copied().collect::<HashSet<u32>>());
+    let added = all.iter().filter(|(_, _, kind)| {
         matches!(
             kind,
             TokenKind::Control | TokenKind::UserDefined | TokenKind::Unknown
         )
     });
-    let beside = beside.map(|&(id, token, kind)| added_token(vocabulary, id, token, kind));
+    let added = added.map(|(id, token, kind)| {
+        json!({
+            "id": id,
+            "content": token,
+            "single_word": false,
+            "lstrip": before.contains(id),
+            "rstrip": after.contains(id),
+            "normalized": normalized.contains(id),
+            "special": matches!(kind, TokenKind::Control | TokenKind::Unknown),
+        })
+    });
+    added.collect()
+}
+
+fn tokenizer(vocabulary: &Vocabulary) -> Result<Value, VocabularyError> {
+    let byte_level = vocabulary.model == BYTE_LEVEL;
+    let all = tokens(vocabulary);
     let vocab: Map<String, Value> = all
         .iter()
         .map(|&(id, token, _)| (token.to_owned(), json!(id)))
@@ -101,11 +118,11 @@ fn tokenizer(vocabulary: &Vocabulary) -> Value {
         });
     }
     let unknown = vocabulary.unknown.filter(|_| !byte_level);
-    json!({
+    Ok(json!({
         "version": "1.0",
         "truncation": null,
         "padding": null,
-        "added_tokens": beside.collect::<Vec<_>>(),
+        "added_tokens": added_tokens(vocabulary, &all),
         "normalizer": normalizer(vocabulary),
         "pre_tokenizer": pre,
         "post_processor": post_processor(vocabulary),
@@ -120,9 +137,9 @@ fn tokenizer(vocabulary: &Vocabulary) -> Value {
             "byte_fallback": !byte_level,
             "ignore_merges": ignoring,
             "vocab": vocab,
-            "merges": merges(vocabulary),
+            "merges": merges(vocabulary)?,
         },
-    })
+    }))
 }
 
 /// Returns the scheme of a `Metaspace` if there is one in place of a normaliser.
@@ -211,7 +228,7 @@ fn post_processor(vocabulary: &Vocabulary) -> Value {
     })
 }
 
-fn merges(vocabulary: &Vocabulary) -> Vec<[&str; 2]> {
+fn merges(vocabulary: &Vocabulary) -> Result<Vec<[&str; 2]>, VocabularyError> {
     if vocabulary.scores.is_empty() {
         let merges = vocabulary.merges.iter().zip(vocabulary.merged_tokens());
         let merges = merges.map(|(&(left, right), result)| {
@@ -222,7 +239,7 @@ fn merges(vocabulary: &Vocabulary) -> Vec<[&str; 2]> {
         // user-defined tokens with spaces are not, and such merges have no effect.
         let merges =
             merges.filter(|(pair, result)| result.is_none_or(|text| text == pair.concat()));
-        return merges.map(|(pair, _)| pair).collect();
+        return Ok(merges.map(|(pair, _)| pair).collect());
     }
     let all = tokens(vocabulary).into_iter();
     let normal = all.filter(|(_, _, kind)| *kind == TokenKind::Normal);
@@ -230,12 +247,13 @@ fn merges(vocabulary: &Vocabulary) -> Vec<[&str; 2]> {
         let score = vocabulary.scores.get(id as usize).copied();
         (id, token, score.unwrap_or(0.0))
     });
-    let merges = scores::merges(scored.collect());
+    let merges = scores::merges(&scored.collect::<Vec<_>>(), MAX_MERGES);
+    let merges = merges.ok_or(VocabularyError::ImpliedMerges)?;
     let text = |id| vocabulary.text(id);
     let pairs = merges.into_iter().map(|merge| merge.pair);
-    pairs
+    Ok(pairs
         .map(|(left, right)| [text(left), text(right)])
-        .collect()
+        .collect())
 }
 
 fn tokenizer_config(vocabulary: &Vocabulary, context: usize) -> Value {

@@ -177,8 +177,14 @@ fn folder_source_keeps_its_metadata_in_a_folder() {
         let [one, other] = [&out, &again].map(|folder| fs::read(folder.join(name)).unwrap());
         assert!(one == other, "{name}");
     }
-    // Files of an earlier export may be replaced.
+    // Files of an earlier export may be replaced, texts only if the configuration names it.
     to_folder(&scratch, &artifact, "out", &["--force"]);
+    let unmarked = serde_json::to_string(&stated).unwrap();
+    fs::write(out.join("config.json"), unmarked).unwrap();
+    htc!["export", &artifact, "--to-safetensors", &out, "--force"]
+        .run()
+        .assert_refused(1, &["which is no file of an earlier export"]);
+    assert!(out.join("README.md").exists());
 }
 
 #[test]
