@@ -2,7 +2,7 @@
 """Measures the time to the first token of a large artifact that is not in memory.
 
     python3 scripts/make_random_model.py random-1b.gguf --shape 1b --type q8_0
-    htc compile random-1b.gguf -o random-1b.htz --projections k --ratio 0.9
+    htc compile random-1b.gguf random-1b.htz --method low-rank --projections k --ratio 0.9
     sudo python3 scripts/bench_cold_start.py random-1b.htz
 
 In every round, in alternating order:

@@ -593,8 +593,7 @@ fn memory_stays_at_the_largest_layer() {
         let output = scratch.path(&format!("{method}.htz"));
         htc!["compile", &model, "-o", &output, "--method", method]
             .args(["--ratio", "0.5", "--factor-type", "f32", "--threads", "2"])
-            // With the keys and values of two models that are measured.
-            .allocations(12 * layer + (64 << 20))
+            .allocations(12 * layer + (64 << 20)) // The KV caches of two models.
             .run()
             .assert_ok();
     }
