@@ -7,7 +7,8 @@ use htc_formats::htz::Digest;
 use super::bench::CandidateEvaluator;
 use super::{Selection, Trial, TrialError};
 use crate::calibrate::windows::Windows;
-use crate::calibrate::{self, shipped_text};
+use crate::calibrate::{self, PassError, shipped_text};
+use crate::device::{self, Device};
 use crate::event::Event;
 use crate::make::{ArtifactBuilder, MakeError};
 use crate::measure::{Evaluation, ReferenceLogits};
@@ -21,11 +22,24 @@ pub const SHIPPED_WINDOWS: usize = 8;
 const MAX_TOKEN_CHARS: usize = 16;
 
 impl Selection<'_> {
-    /// Measures an artifact that was made without a calibration on windows of the shipped text.
+    /// Measures an artifact that was made without a calibration on windows of the shipped text, by the
+    /// processor: the device of such a compilation has room for decompositions alone.
     pub fn measure_on_shipped_text(&self, key: Digest) -> Result<Evaluation, TrialError> {
+        let threads = self.builder.device.pool().threads();
+        let measured = device::run_on_cpu(threads, |device| {
+            Ok::<_, PassError>(self.measure_on(device, key))
+        });
+        measured?
+    }
+
+    fn measure_on(&self, device: &dyn Device, key: Digest) -> Result<Evaluation, TrialError> {
         let source = self.builder.source;
         let once = RefCell::new(ReferenceLogits::unkept());
         let evaluator = CandidateEvaluator::new(Selection {
+            builder: ArtifactBuilder {
+                device,
+                ..self.builder
+            },
             reference: &once,
             ..*self
         })?;

@@ -27,7 +27,7 @@ pub(super) fn with_device<T>(
     let text = options.calibration.as_ref();
     if text.is_none() && matches!(choice, DeviceChoice::Reference | DeviceChoice::Emulated) {
         watch.report(Event::Warning(&format!(
-            "the device {choice} has nothing to do: without a text to calibrate on no model is executed"
+            "the device {choice} has nothing to do: without a text to calibrate on the model is executed by the processor alone, which measures the quality"
         )));
         return device::run_on_cpu(options.threads, work);
     }
