@@ -142,7 +142,9 @@ fn options_that_say_something_of_a_missing_text_are_refused() {
     type Change = fn(&mut CompileRequest);
     let cases: [(&str, Change); 5] = [
         ("context", |r| r.calibration.context = Some(64)),
-        ("trust_cache", |r| r.calibration.trust_cache = true),
+        ("held_out", |r| {
+            r.calibration.held_out = Some("h.txt".into())
+        }),
         ("max_kl", |r| r.limits.max_kl = Some(0.1)),
         ("preset", |r| r.limits.preset = Some(QualityPreset::Small)),
         ("shrinkage", |r| {
