@@ -90,7 +90,9 @@ fn effort_determines_the_number_of_baselines() {
 #[test]
 fn search_measures_no_uniform_type_that_is_predicted_to_lose_far_more() {
     let scratch = Scratch::new();
-    let report = compile(&scratch, &["--max-kl", "0.05"]).run().json();
+    let report = compile(&scratch, &["--max-kl", "0.05", "--compare", "on"])
+        .run()
+        .json();
     let trials = list(&report, "/trials");
     let chosen = trials.iter().find(|trial| trial["chosen"] == true).unwrap();
     let is_uniform = |trial: &&Value| trial.get("uniform").is_some();

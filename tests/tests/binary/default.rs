@@ -79,7 +79,7 @@ fn file_size_with_factor_options_is_refused() {
         }
     }
     let off = ["--gauge", "none", "--bias", "off", "--sink", "off"];
-    let off = compile(&scratch, "off.htz", &off).run().json();
+    let off = compile(&scratch, "off.htz", &off).as_typed().run().json();
     assert_eq!(text(&off, "/plan/method"), "quantise");
     let small = compile(&scratch, "small.htz", &["--bits", "2"]).run();
     assert_eq!(small.code(), Some(2));

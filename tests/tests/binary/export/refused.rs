@@ -36,7 +36,7 @@ fn invalid_command_lines_are_usage_errors() {
     .assert_refused(2, &["--type", "q8_0", "f16"]);
     htc!["export", &artifact, "-o", &artifact, "--force"]
         .run()
-        .assert_refused(2, &["model.htz", "artifact that is read"]);
+        .assert_refused(2, &["model.htz", "extension .gguf"]);
     htc!["export", &artifact, "--to-safetensors", &artifact]
         .run()
         .assert_refused(2, &["artifact that is read"]);
