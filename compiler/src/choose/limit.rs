@@ -133,7 +133,7 @@ impl<C> SizeSearch<'_, C> {
         };
         // Steps grow even where the loss does not fall as expected.
         let (mut stride, mut least) = (stride, 1_u32);
-        while !((self.loss)(&best) <= 1.0) {
+        while (self.loss)(&best) > 1.0 || (self.loss)(&best).is_nan() {
             if bracket.holds >= whole {
                 return Ok(Err(best));
             }

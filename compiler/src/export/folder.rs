@@ -98,13 +98,16 @@ fn is_export_file(name: &OsStr, is_export: bool) -> bool {
     weights || name == INDEX || HuggingFaceFiles::NAMES.contains(&&*name) || is_metadata
 }
 
+/// Files by name, and the metadata of the source that they do not have.
+type NamedFiles = (Vec<(String, Vec<u8>)>, Vec<String>);
+
 /// Returns configuration, tokenizer and texts of the exported folder by name, and the metadata of
 /// the source that they do not have.
 pub(super) fn files(
     model: &ModelFile,
     config: &HuggingFaceConfig,
     metadata: Option<&SourceMetadata>,
-) -> Result<(Vec<(String, Vec<u8>)>, Vec<String>), ExportError> {
+) -> Result<NamedFiles, ExportError> {
     let vocabulary = model.vocabulary.as_ref().ok();
     let context = model.hyper.context;
     let tokenizer = vocabulary.map(|known| HuggingFaceFiles::from_vocabulary(known, context));

@@ -106,7 +106,7 @@ fn artifact_records_quality_on_the_test_split() {
     let page = scratch.path("page.html");
     htc!["report", &path, "-o", &page].run().assert_ok();
     let page = fs::read_to_string(&page).unwrap();
-    assert!(page.contains("Recorded in the artifact: on 496 tokens of the test split"));
+    assert!(page.contains("The artifact records this for 496 tokens of the test split"));
     let held_out = demo("time_machine.txt");
     let start: String = fs::read_to_string(held_out)
         .unwrap()
