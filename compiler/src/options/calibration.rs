@@ -106,9 +106,10 @@ impl FromStr for CalibrationText {
 #[derive(Clone, Debug)]
 #[cfg_attr(feature = "cli", derive(clap::Args), command(next_help_heading = heading::TEXT))]
 pub struct CalibrationOptions {
-    /// Text similar to the model's use, or shipped [default of compile and plan: shipped]
+    /// Text like that which the model will read, or shipped
     ///
-    /// UTF-8; shipped is the program's own mix of kinds and languages. May be given several times; with :WEIGHT each token of the text counts WEIGHT times. Research
+    /// UTF-8; shipped is the program's own mix of kinds and languages, the default of compile and
+    /// plan. May be given several times; with :WEIGHT each token of the text counts WEIGHT times. Research
     /// methods, plan files and analyses use only texts that are given.
     #[cfg_attr(
         feature = "cli",

@@ -273,7 +273,8 @@ fn conflicting_options_are_named() {
             ["--rank", "multiple"],
         ),
     ] {
-        htc![].args(arguments).run().assert_refused(2, &words);
+        let run = htc![].args(arguments).as_typed().run();
+        run.assert_refused(2, &words);
     }
 }
 
@@ -456,7 +457,8 @@ fn unwritable_stderr_is_not_an_error() {
     };
     shell("\"$0\" inspect \"$1\" 2>/dev/full", &[&model]);
     shell("\"$0\" inspect \"$1\" 2>&- ", &[&model]);
-    let compile = "\"$0\" compile \"$1\" -o \"$2\" --rank 8 --report \"$3\" 2>/dev/full";
+    let compile =
+        "\"$0\" compile \"$1\" -o \"$2\" --method low-rank --rank 8 --report \"$3\" 2>/dev/full";
     shell(compile, &[&model, &output, &report]);
     assert!(report.is_file());
     htc!["verify", &output].run().assert_ok();

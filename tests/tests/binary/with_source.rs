@@ -305,7 +305,7 @@ fn sizes_refer_to_the_compressed_part() {
     assert_eq!(number(&dry, "/with_source"), weights);
 
     let said = htc!["inspect", &path].run().assert_ok().text().to_owned();
-    assert!(said.contains("artifact of format 2.0"), "{said}");
+    assert!(said.contains("artifact of format 2.1"), "{said}");
     assert!(said.contains("contains its source's weights"), "{said}");
     assert!(!said.contains("section source."), "{said}");
     let [json, plain_json] =
@@ -474,7 +474,7 @@ fn missing_source_is_refused_in_one_line() {
         let refused = run(model).args(["--verifier", "source"]);
         refused
             .run()
-            .assert_refused(2, &["--with-source", "no source"]);
+            .assert_refused(2, &["--with-source", "its source's weights"]);
         let eval = htc![
             "eval",
             model,
@@ -484,7 +484,7 @@ fn missing_source_is_refused_in_one_line() {
             "source"
         ];
         eval.run()
-            .assert_refused(2, &["--with-source", "no source"]);
+            .assert_refused(2, &["--with-source", "its source's weights"]);
     }
     let refused = run(&with).args(["--verifier", "./source"]);
     refused.run().assert_refused(1, &["./source"]);

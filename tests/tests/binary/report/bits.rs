@@ -72,5 +72,5 @@ fn inspected(artifact: &Path, report: &Value) {
     let weights = number(report, "/parameters/before");
     let bits = 8.0 * number(report, "/bytes/after") / weights;
     assert!((number(&json, "/bits_per_weight") / bits - 1.0).abs() < 1e-9);
-    assert_eq!(text(report, "/limit"), "--max-kl 0.01");
+    assert_eq!(number(report, "/limit/kl"), 0.01);
 }
