@@ -90,20 +90,9 @@ fn effort_determines_the_number_of_baselines() {
 #[test]
 fn search_measures_no_uniform_type_that_is_predicted_to_lose_far_more() {
     let scratch = Scratch::new();
-    let report = compile(&scratch, &["--max-kl", "0.05", "--compare", "on"])
-        .run()
-        .json();
+    let report = compile(&scratch, &["--max-kl", "0.05"]).run().json();
     let trials = list(&report, "/trials");
-    let chosen = trials.iter().find(|trial| trial["chosen"] == true).unwrap();
+    assert!(trials.iter().any(|trial| trial["chosen"] == true));
     let is_uniform = |trial: &&Value| trial.get("uniform").is_some();
     assert_eq!(trials.iter().filter(is_uniform).count(), 0, "{trials:?}");
-    // Baselines of about its size are measured all the same, and lose more.
-    let beside = list(&report, "/beside");
-    assert!(!beside.is_empty());
-    for file in beside
-        .iter()
-        .filter(|file| number(file, "/bytes") <= number(chosen, "/bytes"))
-    {
-        assert!(number(&report, "/quality/evaluation/kl") < number(file, "/evaluation/kl"));
-    }
 }
