@@ -393,7 +393,7 @@ fn invalid_treatments_are_refused() {
         &["--sink", "append"],
         &["--bias", "on"],
     ] {
-        compile(options)
+        compile(&[options, &["--method", "low-rank"]].concat())
             .run()
             .assert_refused(2, &[options[0], options[1], "--calibration"]);
     }

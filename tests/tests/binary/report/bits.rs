@@ -6,7 +6,7 @@ use htc_tests::material::words;
 use htc_tests::{Scratch, TinyModel, htc};
 use serde_json::Value;
 
-use super::super::{compile, list, number, text};
+use super::super::{compile, list, number};
 use super::{assert_sound, page, sections};
 
 #[test]
