@@ -330,7 +330,9 @@ fn sizes_refer_to_the_compressed_part() {
         .run()
         .assert_ok();
     assert!(
-        exported.stderr.contains("the weights of the source"),
+        exported
+            .stderr
+            .contains("the source's weights in the artifact are left out"),
         "{}",
         exported.stderr
     );
