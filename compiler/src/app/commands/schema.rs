@@ -13,7 +13,7 @@ use crate::measure;
 use crate::report::{Forecast, Report};
 
 pub(super) fn execute(args: &SchemaArgs) -> Result<(), Failure> {
-    print_value(&match args.document {
+    let mut schema = match args.document {
         Document::Analysis => schema_of::<Versioned<Analysis>>(),
         Document::Benchmark => schema_of::<Versioned<record::Record>>(),
         Document::Cleaning => schema_of::<Versioned<clean::Record>>(),
@@ -26,7 +26,9 @@ pub(super) fn execute(args: &SchemaArgs) -> Result<(), Failure> {
         Document::Run => schema_of::<Versioned<run::Record>>(),
         Document::Tokens => schema_of::<Versioned<tokenize::Tokens>>(),
         Document::Verification => schema_of::<Versioned<verify::Outcome>>(),
-    })
+    };
+    schema.insert("title".to_owned(), args.document.schema_name().into());
+    print_value(&schema)
 }
 
 /// Returns the JSON schema (draft 2020-12) of `T` as it is written.
