@@ -32,7 +32,7 @@ pub enum Event<'a> {
     Tuning(usize),
     /// Computing the digest of the source.
     Digest,
-    /// Start of a calibration; the first `found` passes are cached.
+    /// Start of a calibration; the first `cached_passes` are cached.
     Calibrating {
         /// Number of windows.
         windows: usize,

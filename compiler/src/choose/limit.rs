@@ -24,12 +24,12 @@ impl QualityLimit {
     pub(crate) fn relative_loss(self, found: &Distance) -> f64 {
         let relative = |limit: Option<f64>, interval: Option<Interval>| {
             let upper = interval.map_or(f64::INFINITY, |(_, upper)| upper);
-            let relative = |limit: f64| match upper / limit {
+            let loss_over_limit = |limit: f64| match upper / limit {
                 _ if upper == 0.0 => 0.0,
                 ratio if ratio.is_nan() => f64::INFINITY,
                 ratio => ratio,
             };
-            limit.map_or(0.0, relative)
+            limit.map_or(0.0, loss_over_limit)
         };
         let log = |(low, high): Interval| (low.ln(), high.ln());
         let nats = self.perplexity_increase.map(f64::ln_1p);

@@ -15,6 +15,7 @@ mod limit;
 mod plain;
 mod quality;
 mod request;
+mod shipped;
 mod show;
 mod treatments;
 mod tuning;
@@ -39,8 +40,8 @@ use bench::{Candidate, CandidateEvaluator};
 pub use dial::ACTIVE_FRACTION_POINTS;
 pub use error::TrialError;
 pub use limit::{STEPS_OF_FILES, SizeSearch};
-pub use plain::SHIPPED_WINDOWS;
 pub use request::ChoiceRequest;
+pub use shipped::SHIPPED_WINDOWS;
 pub(crate) use show::show_trials;
 use treatments::ValidationWindows;
 

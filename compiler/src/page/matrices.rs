@@ -13,6 +13,7 @@ use super::number::{bytes, number, percent};
 use super::scale::{Axis, Kind};
 use super::template::{self, figure};
 use crate::make::{MeasuredProjection, SinkCoverage};
+use crate::system::show;
 use crate::unit::Norm;
 
 /// Maximum columns of the chart; more column groups are averaged.
@@ -137,7 +138,7 @@ fn size(records: &[&MatrixRecord]) -> u64 {
 /// Returns the bits per weight of some matrices together.
 fn bits(records: &[&MatrixRecord]) -> f64 {
     let weights = total(records.iter().map(|record| record.parameters_before));
-    8.0 * size(records) as f64 / weights.max(1) as f64
+    show::bits_per_weight(size(records), weights)
 }
 
 /// Draws the bits of every matrix and of every column group.

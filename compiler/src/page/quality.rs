@@ -11,6 +11,7 @@ use super::scale::{Axis, Kind};
 use super::template::figure;
 use crate::measure::{Evaluation, Interval};
 use crate::report::{BaselineFile, Report};
+use crate::system::show;
 
 /// Returns the results of each artifact, or else of each evaluation.
 pub fn verdict(data: &PageData) -> Vec<String> {
@@ -31,7 +32,7 @@ pub fn verdict(data: &PageData) -> Vec<String> {
 
 fn bits_per_weight(artifact: &ArtifactData) -> Option<f64> {
     let weights = artifact.report?.summary.parameters.before;
-    (weights > 0).then(|| 8.0 * artifact.after as f64 / weights as f64)
+    (weights > 0).then(|| show::bits_per_weight(artifact.after, weights))
 }
 
 fn share(artifact: &ArtifactData) -> String {

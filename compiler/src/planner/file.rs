@@ -57,14 +57,15 @@ impl ArtifactParts<'_> {
         if total == self.source.size() {
             return Ok(());
         }
-        let source_bytes = self.unchanged_bytes(request)?;
+        let kept = self.unchanged_plan(request)?;
+        let length = self.file_length(&kept)?;
+        let source_bytes = length.max(self.source.size());
         if total > source_bytes {
             return Err(PlanError::FileAboveSource {
                 budget,
                 source_bytes,
             });
         }
-        let kept = self.unchanged_plan(request)?;
         let factors = request.codes.evaluates_factors();
         let saved = kept.units().iter().map(|unit| {
             let least = unit.members.iter().map(|member| {
@@ -80,7 +81,7 @@ impl ArtifactParts<'_> {
             });
             unit.bytes_after().saturating_sub(least.sum())
         });
-        let least = self.file_length(&kept)?.saturating_sub(saved.sum());
+        let least = length.saturating_sub(saved.sum());
         if total < least {
             return Err(PlanError::FileBelowShapes { budget, least });
         }

@@ -17,9 +17,11 @@ use serde::{Deserialize, Serialize};
 use crate::choose::{self, SelectedArtifact, Trial};
 use crate::estimate::Estimate;
 use crate::make::{ArtifactBuilder, ArtifactWithSource, TreatmentReport};
-use crate::options::{CompileOptions, QualityLimit, Treatment};
+use crate::options::{CompileOptions, Method, QualityLimit, Treatment};
 use crate::system::clock::{Stage, StageClock};
-use crate::system::show::{file_name, format_bytes, format_count, format_interval};
+use crate::system::show::{
+    bits_per_weight, file_name, format_bytes, format_count, format_interval,
+};
 use crate::tune::Tuning;
 
 pub use crate::planner::{EstimatedLosses, EstimatedMatrixLoss, UniformFile};
@@ -28,6 +30,9 @@ pub use calibrated::{CalibrationReport, HeadError, OutputError};
 pub use forecast::{Forecast, format_seconds};
 pub use quality::Quality;
 pub use summary::{Bases, Biases, ProjectionSummary, Summary, notes};
+
+/// From this factor of the source's perplexity on, an artifact is of no use.
+const USELESS_PERPLEXITY_RATIO: f64 = 2.0;
 
 /// Report of a compilation, written and read as JSON.
 #[derive(Clone, Debug, JsonSchema, Serialize, Deserialize)]
@@ -42,7 +47,6 @@ pub struct Report {
     /// Bytes of the source file and of the artifact.
     pub bytes: BeforeAfter,
     /// Bits of the artifact per weight of the source.
-    #[serde(default)]
     pub bits_per_weight: f64,
     /// Additional bytes if the source's weights are included.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -57,7 +61,8 @@ pub struct Report {
     /// Outcome of the treatment for factorised projections.
     #[serde(flatten)]
     pub treated: TreatmentReport,
-    /// Evaluation on held-out text; absent if uncalibrated.
+    /// Measured quality, on held-out text or, without a calibration, on the shipped text; absent if
+    /// the measurement failed.
     pub quality: Option<Quality>,
     /// Limit on the quality, if it decided on the size.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -234,8 +239,7 @@ impl Report {
                 before: source.size(),
                 after: chosen.built.bytes,
             },
-            bits_per_weight: 8.0 * chosen.built.bytes as f64
-                / summary.parameters.before.max(1) as f64,
+            bits_per_weight: bits_per_weight(chosen.built.bytes, summary.parameters.before),
             with_source: None,
             summary,
             calibration: None,
@@ -294,6 +298,37 @@ impl Report {
         Some(reference.perplexity_ratio)
     }
 
+    /// Returns a warning about an artifact that is of no use.
+    pub fn warning(&self) -> Option<String> {
+        let ratio = self
+            .perplexity_ratio()
+            .filter(|ratio| *ratio > USELESS_PERPLEXITY_RATIO)?;
+        let remedy = match self.summary.request.method() {
+            Method::Quantise => "give it more bytes",
+            Method::PerProjection | Method::SharedBasis => {
+                "the method quantise loses far less at equal bytes"
+            }
+        };
+        Some(format!(
+            "the artifact's perplexity is {ratio:.1} times the source's, so that its texts are of little use; {remedy}"
+        ))
+    }
+
+    /// Returns time, threads and memory.
+    fn cost(&self) -> String {
+        let memory = self.peak_memory.map_or(String::new(), |bytes| {
+            format!(
+                ", {} of memory beside the mapped source",
+                format_bytes(bytes)
+            )
+        });
+        format!(
+            "{} on {}{memory}",
+            format_seconds(self.seconds.total),
+            format_count(self.threads, "thread"),
+        )
+    }
+
     /// Returns the result in a few lines: size, quality, time, and deviations from the request.
     pub fn brief(&self) -> String {
         let [before, after] = [self.bytes.before, self.bytes.after].map(format_bytes);
@@ -321,17 +356,7 @@ impl Report {
                 100.0 * found.top1,
             ));
         }
-        let memory = self.peak_memory.map_or(String::new(), |bytes| {
-            format!(
-                ", {} of memory beside the mapped source",
-                format_bytes(bytes)
-            )
-        });
-        lines.push(format!(
-            "  time           {} on {}{memory}",
-            format_seconds(self.seconds.total),
-            format_count(self.threads, "thread"),
-        ));
+        lines.push(format!("  time           {}", self.cost()));
         let notes = self.summary.notes.iter();
         lines.extend(notes.map(|note| format!("  note: {note}")));
         lines.join("\n")
@@ -353,7 +378,6 @@ impl fmt::Display for Report {
             )?;
         }
         self.summary.fmt(f)?;
-        let [mut calibrate, mut measure, mut tune] = [const { String::new() }; 3];
         if let Some(calibration) = &self.calibration {
             write!(f, "\n{calibration}\n")?;
             choose::show_trials(f, &self.trials, self.limit)?;
@@ -362,21 +386,18 @@ impl fmt::Display for Report {
             }
             if let Some(tuning) = &self.tuning {
                 writeln!(f, "  tuned       {tuning}")?;
-                tune = format!("tune {:.2}, ", self.seconds.tune);
             }
-            if let Some(quality) = &self.quality {
-                writeln!(f, "{quality}")?;
-            }
-            let mut head = "beside";
-            for file in &self.beside {
-                writeln!(f, "  {head:<10}  {file}")?;
-                head = "";
-            }
-            for line in active_fraction_table(&self.dial) {
-                writeln!(f, "  {line}")?;
-            }
-            calibrate = format!("calibrate {:.2}, ", self.seconds.calibrate);
-            measure = format!("measure {:.2}, ", self.seconds.measure);
+        }
+        if let Some(quality) = &self.quality {
+            writeln!(f, "{quality}")?;
+        }
+        let mut head = "beside";
+        for file in &self.beside {
+            writeln!(f, "  {head:<10}  {file}")?;
+            head = "";
+        }
+        for line in active_fraction_table(&self.dial) {
+            writeln!(f, "  {line}")?;
         }
         if self.treatment != Treatment::default() {
             writeln!(f, "  treatment   {}", self.treatment)?;
@@ -384,15 +405,11 @@ impl fmt::Display for Report {
         for line in self.treated.lines() {
             writeln!(f, "  {line}")?;
         }
-        write!(
-            f,
-            "\n  {:.2} s on {} (plan {:.2}, read {:.2}, {calibrate}factorise {:.2}, {measure}{tune}seal {:.2})",
-            self.seconds.total,
-            format_count(self.threads, "thread"),
-            self.seconds.plan,
-            self.seconds.read,
-            self.seconds.factorise,
-            self.seconds.seal,
-        )
+        let stages = self.seconds.stages().into_iter();
+        let stages = stages.filter(|(_, seconds)| *seconds > 0.0);
+        let stages: Vec<String> = stages
+            .map(|(name, seconds)| format!("{name} {seconds:.2}"))
+            .collect();
+        write!(f, "\n  {}: {}", self.cost(), stages.join(", "))
     }
 }

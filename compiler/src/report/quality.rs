@@ -11,7 +11,7 @@ use crate::measure::Evaluation;
 use crate::options::CalibrationOptions;
 use crate::system::show::{file_name, format_count, format_interval};
 
-/// Quality of the artifact on the test split.
+/// Quality of the artifact on the test split, or on the shipped text.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Quality {

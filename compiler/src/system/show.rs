@@ -21,6 +21,11 @@ pub fn format_bytes(bytes: u64) -> String {
     format!("{value:.1} TB")
 }
 
+/// Returns the bits of some bytes per weight; those of one weight if there is none.
+pub fn bits_per_weight(bytes: u64, weights: u64) -> f64 {
+    8.0 * bytes as f64 / weights.max(1) as f64
+}
+
 /// Formats `1 layer` or `3 layers`; also for nouns in -s, and for matrix and basis.
 pub fn format_count(count: impl TryInto<u64>, noun: &str) -> String {
     let count = count.try_into().unwrap_or(u64::MAX);
