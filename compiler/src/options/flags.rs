@@ -133,13 +133,10 @@ fn parse_rank(text: &str) -> Result<Budget, String> {
     }
 }
 
-/// Returns the parser of a method, or of `auto`.
-pub fn method() -> impl TypedValueParser<Value = Option<Method>> {
+/// Returns the parser of a method.
+pub fn method() -> impl TypedValueParser<Value = Method> {
     let value = |method: Method| PossibleValue::new(method.name()).aliases(method.aliases());
-    let methods = Method::ALL.into_iter().map(value);
-    // The default, by its earlier name.
-    let automatic = PossibleValue::new("auto").hide(true);
-    PossibleValuesParser::new(methods.chain([automatic])).map(|name| name.parse::<Method>().ok())
+    PossibleValuesParser::new(Method::ALL.map(value)).try_map(|name| name.parse::<Method>())
 }
 
 /// Returns the parser of a number of tokens or steps.

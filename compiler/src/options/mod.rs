@@ -69,7 +69,7 @@ pub use error::OptionError;
 #[cfg(feature = "cli")]
 pub(crate) use flags::heading;
 pub use limit::{LimitOptions, QualityLimit, QualityPreset};
-pub use plan::{DEFAULT_FACTOR_TYPE, DEFAULT_RATIO, LayoutOptions, MethodChoice, PlanOptions};
+pub use plan::{DEFAULT_FACTOR_TYPE, DEFAULT_RATIO, LayoutOptions, PlanOptions};
 pub use request::{
     Allocation, Allocator, DenseTypes, FirstPositions, MeasuredEnergy, Method, PlanRequest,
     RankFloor, TargetMachine,

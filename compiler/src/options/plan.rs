@@ -19,9 +19,6 @@ pub const DEFAULT_RATIO: f64 = 0.9;
 /// Default type of factors.
 pub const DEFAULT_FACTOR_TYPE: DType = DType::Q8_0;
 
-/// A method, or `None` for the default, [`Method::Quantise`].
-pub type MethodChoice = Option<Method>;
-
 /// Plan options; the defaults of some depend on the calibration. They are flags of the command line
 /// and, except the first and the type of factors, the `request` of plan files and reports.
 #[derive(Clone, Debug, Default, PartialEq, schemars::JsonSchema, Serialize, Deserialize)]
@@ -40,14 +37,12 @@ pub struct PlanOptions {
         arg(
             long,
             value_name = "METHOD",
-            default_value = "auto",
-            hide_default_value = true,
             hide_short_help = true,
             hide_possible_values = true,
             value_parser = flags::method()
         )
     )]
-    pub method: MethodChoice,
+    pub method: Option<Method>,
     /// Size budget; by default a ratio of [`DEFAULT_RATIO`], with [`Allocator::DiffPlan`]
     /// determined by energy, with [`Method::Quantise`] by the limit.
     #[serde(skip_serializing_if = "Option::is_none")]
