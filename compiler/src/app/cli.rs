@@ -4,7 +4,7 @@
     reason = "a doc comment on a group of options would become help text"
 )]
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
@@ -38,7 +38,8 @@ pub use live::{KvKindArgs, LiveArgs};
 pub use reference::ReferenceModel;
 pub use report::ReportArgs;
 pub use run::{
-    AdaptArg, ChatArgs, ContextArgs, DraftModel, OnFullArg, RunArgs, RunLength, SamplingArgs,
+    AdaptArg, ChatArgs, ContextArgs, DraftModel, ModelArgs, OnFullArg, RunArgs, RunLength,
+    SamplingArgs,
 };
 pub use schema::{Document, SchemaArgs};
 pub use target::TargetArgs;
@@ -131,9 +132,9 @@ pub struct CompileArgs {
     pub input: PathBuf,
     /// Artifact to write (.htz)
     #[arg(value_name = "OUT", value_parser = artifact_path(), required_unless_present = "output")]
-    second: Option<PathBuf>,
+    output_argument: Option<PathBuf>,
     /// Artifact to write, in place of the argument OUT
-    #[arg(short, long, value_name = "OUT", value_parser = artifact_path(), conflicts_with = "second")]
+    #[arg(short, long, value_name = "OUT", value_parser = artifact_path(), conflicts_with = "output_argument")]
     output: Option<PathBuf>,
     #[command(flatten)]
     pub request: CompileRequest,
@@ -170,7 +171,7 @@ pub struct CompileArgs {
 impl CompileArgs {
     /// Returns the path of the artifact.
     pub fn output(&self) -> PathBuf {
-        let output = self.output.clone().or_else(|| self.second.clone());
+        let output = self.output.clone().or_else(|| self.output_argument.clone());
         output.unwrap_or_default()
     }
 
@@ -227,9 +228,6 @@ pub struct PlanArgs {
     pub request: CompileRequest,
     #[command(flatten)]
     pub target: TargetArgs,
-    /// Print the plan on standard output, as without -o
-    #[arg(long, conflicts_with = "output", help_heading = heading::OUTPUT)]
-    pub json: bool,
     #[command(flatten, next_help_heading = heading::OUTPUT)]
     pub threads: ThreadArgs,
     /// Replace FILE if it exists
@@ -280,34 +278,22 @@ fn output_path() -> impl TypedValueParser<Value = PathBuf> {
     })
 }
 
-/// Parses the path of a file of one format; refuses the extensions of others, each with a remedy.
-fn path_of_format<const N: usize>(
-    others: [(&'static str, &'static str); N],
-) -> impl TypedValueParser<Value = PathBuf> {
-    output_path().try_map(move |path: PathBuf| {
-        let extension = path.extension().unwrap_or_default();
-        match others
-            .iter()
-            .find(|(other, _)| extension.eq_ignore_ascii_case(other))
-        {
-            Some((_, remedy)) => Err(*remedy),
-            None => Ok(path),
-        }
-    })
+fn has_extension(path: &Path, wanted: &str) -> bool {
+    let extension = path.extension();
+    extension.is_some_and(|extension| extension.eq_ignore_ascii_case(wanted))
 }
 
 /// Parses the path of an artifact, which has the extension .htz.
 fn artifact_path() -> impl TypedValueParser<Value = PathBuf> {
     output_path().try_map(|path: PathBuf| {
-        let extension = path.extension().unwrap_or_default();
-        if extension.eq_ignore_ascii_case("htz") {
+        if has_extension(&path, "htz") {
             Ok(path)
-        } else if extension.eq_ignore_ascii_case("gguf") {
+        } else if has_extension(&path, "gguf") {
             Err(
                 "an artifact is a .htz; write one, then `htc export OUT.htz -o OUT.gguf` converts \
                  it",
             )
-        } else if extension.eq_ignore_ascii_case("safetensors") || path.is_dir() {
+        } else if has_extension(&path, "safetensors") || path.is_dir() {
             Err(
                 "an artifact is a .htz; write one, then `htc export OUT.htz -o DIR --format \
                  safetensors` converts it",
@@ -318,14 +304,15 @@ fn artifact_path() -> impl TypedValueParser<Value = PathBuf> {
     })
 }
 
+/// Parses the path of a GGUF, which has the extension .gguf.
 fn gguf_path() -> impl TypedValueParser<Value = PathBuf> {
-    path_of_format([
-        ("htz", "this output is a GGUF; name a .gguf"),
-        (
-            "safetensors",
-            "this output is a GGUF; name a .gguf, or a folder with --format safetensors",
-        ),
-    ])
+    output_path().try_map(|path: PathBuf| {
+        if has_extension(&path, "gguf") {
+            Ok(path)
+        } else {
+            Err("this output is a GGUF; name a .gguf")
+        }
+    })
 }
 
 fn parse_fraction(text: &str) -> Result<ActiveFraction, String> {

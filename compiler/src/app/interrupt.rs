@@ -17,7 +17,7 @@ const GRACE_PERIOD: Duration = Duration::from_millis(1500);
 pub struct Interrupt {
     cancel: CancellationToken,
     kept: Arc<Mutex<Option<PathBuf>>>,
-    cached: Arc<AtomicBool>,
+    calibrating: Arc<AtomicBool>,
 }
 
 impl Interrupt {
@@ -44,9 +44,9 @@ impl Interrupt {
         &self.cancel
     }
 
-    /// Says that passes of a calibration stay in the cache.
-    pub fn set_cached(&self) {
-        self.cached.store(true, Ordering::Relaxed);
+    /// Says that a calibration has begun, whose finished passes stay in the cache.
+    pub fn set_calibrating(&self) {
+        self.calibrating.store(true, Ordering::Relaxed);
     }
 
     /// Sets the folder that keeps finished work, or `None`.
@@ -68,9 +68,9 @@ impl Interrupt {
                 "interrupted; the same command goes on from here with what is in {}",
                 display_path(&folder)
             ),
-            None if self.cached.load(Ordering::Relaxed) => {
-                "interrupted; finished passes of the calibration are cached, and the same command \
-                 goes on with them"
+            None if self.calibrating.load(Ordering::Relaxed) => {
+                "interrupted; finished passes of the calibration, if any, are cached, and the same \
+                 command goes on with them"
                     .to_owned()
             }
             None => "interrupted".to_owned(),

@@ -22,9 +22,15 @@ pub fn print_answer(answer: fmt::Arguments<'_>) -> io::Result<()> {
     let answer = answer.to_string();
     let mut lines = escape_multiline(&answer).into_owned();
     lines.push('\n');
-    match io::stdout().lock().write_all(lines.as_bytes()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error),
-        _ => Ok(()),
+    let written = io::stdout().lock().write_all(lines.as_bytes());
+    written.or_else(ignore_closed_pipe)
+}
+
+/// Ignores that the reader of standard output has gone.
+pub fn ignore_closed_pipe(error: io::Error) -> io::Result<()> {
+    match error.kind() {
+        io::ErrorKind::BrokenPipe => Ok(()),
+        _ => Err(error),
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{ArgGroup, Args, ValueEnum};
 use htc_formats::{DType, block};
 
-use super::{ThreadArgs, gguf_path, output_path};
+use super::{ThreadArgs, gguf_path, has_extension, output_path};
 use crate::export::{DEFAULT_TYPE, ExportOptions, ExportTarget};
 
 const EXAMPLES: &str = "Examples:
@@ -73,9 +73,7 @@ impl ExportArgs {
     /// The format, the name of the output and the adapter contradict each other, with the remedy.
     pub fn options(&self) -> Result<ExportOptions, &'static str> {
         let output = self.output.clone().unwrap_or_default();
-        let is_gguf = output
-            .extension()
-            .is_some_and(|extension| extension.eq_ignore_ascii_case("gguf"));
+        let is_gguf = has_extension(&output, "gguf");
         let target = match (&self.to_safetensors, self.format) {
             (Some(path), _) => ExportTarget::Safetensors { path: path.clone() },
             (None, ExportFormat::Safetensors) if is_gguf => {

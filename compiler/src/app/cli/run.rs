@@ -91,9 +91,14 @@ pub struct SamplingArgs {
 }
 
 impl SamplingArgs {
+    /// Returns true if the text depends on a seed that was not requested.
+    pub fn has_random_seed(&self) -> bool {
+        self.seed.is_none() && self.temp > 0.0
+    }
+
     /// Returns the seed: the requested one, or a random one.
     pub fn seed(&self) -> u64 {
-        // The keys of a hasher are random. Readers of JSON may round numbers of more than 53 bits.
+        // The keys of a hasher are random. A number of 32 bits is easily typed, and exact in any reader of JSON.
         self.seed
             .unwrap_or_else(|| RandomState::new().build_hasher().finish() >> 32)
     }
@@ -102,12 +107,8 @@ impl SamplingArgs {
 /// Arguments of `htc run`.
 #[derive(Debug, Args)]
 pub struct RunArgs {
-    /// Model to run (.gguf, folder or .htz); also as -m MODEL
-    #[arg(value_name = "MODEL", required_unless_present = "model_option")]
-    model: Option<PathBuf>,
-    /// Model to run
-    #[arg(id = "model_option", short = 'm', long = "model", value_name = "MODEL", conflicts_with = "model", hide_short_help = true, help_heading = heading::RUN_TEXT)]
-    model_option: Option<PathBuf>,
+    #[command(flatten)]
+    pub model: ModelArgs,
     /// Text to continue; without it and --file, standard input is read
     #[arg(short, long, value_name = "TEXT", help_heading = heading::RUN_TEXT, conflicts_with = "prompt_file")]
     pub prompt: Option<String>,
@@ -119,7 +120,7 @@ pub struct RunArgs {
     /// It is written by the model's chat template, and the model's end of turn ends the answer.
     #[arg(long, help_heading = heading::RUN_TEXT)]
     pub chat: bool,
-    /// What the conversation begins with: how the model is to answer
+    /// System message: how the model is to answer
     #[arg(long, value_name = "TEXT", help_heading = heading::RUN_TEXT, requires = "chat")]
     pub system: Option<String>,
     /// Tokens to write at most [default: -1, until the model ends]
@@ -161,7 +162,7 @@ pub struct RunArgs {
     pub adapt_state: Option<PathBuf>,
     #[command(flatten)]
     pub live: LiveArgs,
-    /// Touch at most this part of the weights' bytes for every token
+    /// Read at most this fraction of the weights' bytes for each token
     ///
     /// Without the last of the model's refinements (compile --planes 2), then with less components of factors.
     #[arg(long, value_name = "F", help_heading = heading::OUTPUT, allow_negative_numbers = true, value_parser = parse_fraction)]
@@ -201,9 +202,20 @@ impl ContextArgs {
     }
 }
 
-impl RunArgs {
+/// The model that generates, as an argument or as an option.
+#[derive(Clone, Debug, Args)]
+pub struct ModelArgs {
+    /// Model to run (.gguf, folder or .htz); also as -m MODEL
+    #[arg(value_name = "MODEL", required_unless_present = "model_option")]
+    model: Option<PathBuf>,
+    /// Model to run
+    #[arg(id = "model_option", short = 'm', long = "model", value_name = "MODEL", conflicts_with = "model", hide_short_help = true, help_heading = heading::RUN_TEXT)]
+    model_option: Option<PathBuf>,
+}
+
+impl ModelArgs {
     /// Returns the path of the model.
-    pub fn model(&self) -> &Path {
+    pub fn path(&self) -> &Path {
         let model = self.model.as_deref().or(self.model_option.as_deref());
         model.unwrap_or(Path::new(""))
     }
@@ -217,9 +229,9 @@ impl RunArgs {
   /exit   end, as does Ctrl-D"
 )]
 pub struct ChatArgs {
-    /// Model to talk with (.gguf, folder or .htz); it needs a chat template
-    pub model: PathBuf,
-    /// What the conversation begins with: how the model is to answer
+    #[command(flatten)]
+    pub model: ModelArgs,
+    /// System message: how the model is to answer
     #[arg(long, value_name = "TEXT", help_heading = heading::RUN_TEXT)]
     pub system: Option<String>,
     /// Tokens of an answer at most; -1: until the model ends it [default: -1]
@@ -229,7 +241,7 @@ pub struct ChatArgs {
     pub context: ContextArgs,
     #[command(flatten)]
     pub sampling: SamplingArgs,
-    /// Touch at most this part of the weights' bytes for every token
+    /// Read at most this fraction of the weights' bytes for each token
     #[arg(long, value_name = "F", help_heading = heading::OUTPUT, allow_negative_numbers = true, value_parser = parse_fraction)]
     pub fraction: Option<ActiveFraction>,
     #[command(flatten, next_help_heading = heading::OUTPUT)]

@@ -14,10 +14,10 @@ use htc_loader::sampling::Sampler;
 use htc_loader::tokenizer::Tokenizer;
 use htc_loader::{Backend, Model, Pool, Session};
 
-use super::run::{check_context, default_context, sampler};
+use super::generation::{check_context, default_context, sampler};
 use super::{
-    Failure, InFile as _, check_memory, conversation, ignore_closed_pipe, loaded, on_device,
-    open_model, open_tokenizer, print_device_remarks, setting_for_fraction,
+    Failure, InFile as _, answered, check_memory, conversation, loaded, on_device, open_model,
+    open_tokenizer, print_device_remarks, setting_for_fraction,
 };
 use crate::app::chat::Message;
 use crate::app::cli::ChatArgs;
@@ -33,9 +33,9 @@ const MAX_LINE_BYTES: u64 = 1 << 20;
 pub(super) fn execute(args: &ChatArgs) -> Result<(), Failure> {
     let seed = args.sampling.seed();
     let sampler = sampler(&args.sampling, seed)?;
-    let model = open_model(&args.model)?;
+    let model = open_model(args.model.path())?;
     check_context(args.context, &model)?;
-    let tokenizer = open_tokenizer(&args.model, &model)?;
+    let tokenizer = open_tokenizer(args.model.path(), &model)?;
     let pool = Arc::new(Pool::new(args.threads.count())?);
     let work = ChatWork {
         args,
@@ -49,7 +49,7 @@ pub(super) fn execute(args: &ChatArgs) -> Result<(), Failure> {
     };
     // The template is tried before the first message is typed.
     work.encode(&[Message::user("Hello")])?;
-    if args.sampling.seed.is_none() && args.sampling.temp > 0.0 {
+    if args.sampling.has_random_seed() {
         say!("seed {seed}");
     }
     on_device(args.device, &pool, work)
@@ -65,13 +65,12 @@ struct ChatWork<'a> {
 
 impl ChatWork<'_> {
     fn encode(&self, messages: &[Message]) -> Result<Vec<u32>, Failure> {
-        let system = self.args.system.as_deref().map(Message::system);
-        let messages = system.into_iter().chain(messages.iter().cloned());
-        conversation::encode(&self.args.model, self.tokenizer, messages.collect())
+        let system = self.args.system.as_deref();
+        conversation::encode(self.args.model.path(), self.tokenizer, system, messages)
     }
 
     /// Returns the tokens of the newest messages that leave room for an answer, and drops the older
-    /// ones in pairs; `None` if the last message alone is too long.
+    /// ones in pairs; `None`, with a note, if the last message alone is too long.
     fn fit(&self, messages: &mut Vec<Message>) -> Result<Option<Vec<u32>>, Failure> {
         let most = self.context - (self.context / ANSWER_PART).max(1);
         let mut dropped = 0;
@@ -85,6 +84,11 @@ impl ChatWork<'_> {
                 return Ok(Some(tokens));
             }
             if messages.len() - dropped < 3 {
+                say!(
+                    "(the message takes {} tokens with the template; {most} of the context of {} are for it, and the rest is for the answer)",
+                    tokens.len(),
+                    self.context
+                );
                 return Ok(None);
             }
             dropped += 2;
@@ -109,7 +113,7 @@ impl DeviceWork for ChatWork<'_> {
     }
 
     fn run<E: Executor>(mut self, executor: &E) -> Result<(), Failure> {
-        let path = &self.args.model;
+        let path = self.args.model.path();
         if !executor.has_own_memory() {
             check_memory(path, &self.sessions(), self.args.threads.count())?;
         }
@@ -143,10 +147,6 @@ impl DeviceWork for ChatWork<'_> {
             let tokens = match self.fit(&mut messages) {
                 Ok(Some(tokens)) => tokens,
                 Ok(None) => {
-                    say!(
-                        "(the message is longer than the context of {} tokens)",
-                        self.context
-                    );
                     messages.pop();
                     continue;
                 }
@@ -188,7 +188,7 @@ impl ChatWork<'_> {
         tokens: &[u32],
         control: &StopControl,
     ) -> Result<Answer, Failure> {
-        let path = &self.args.model;
+        let path = self.args.model.path();
         let mut limits = GenerateLimits::default();
         limits.tokens = self.args.tokens.limit();
         limits.positions = Some(self.context);
@@ -215,9 +215,7 @@ impl ChatWork<'_> {
         let written = written.and_then(|()| out.write_text(&format!("{rest}\n")));
         control.end();
         let is_read = written.is_ok();
-        written
-            .or_else(ignore_closed_pipe)
-            .map_err(Failure::Output)?;
+        answered(written)?;
         Ok(Answer {
             text,
             tokens,

@@ -32,19 +32,20 @@ pub(super) fn execute(args: &CompileArgs) -> Result<(), Failure> {
         check_energy(path, &args.target)?;
     }
     if args.dry_run {
-        let forecast = show_progress(args.verbosity, |watch| pipeline::forecast(&options, watch))?;
+        let forecast = show_progress(args.verbosity.quiet, |watch| {
+            pipeline::forecast(&options, watch)
+        })?;
         if !args.verbosity.quiet {
             say!("{forecast}");
         }
         return write_record(args, Document::Forecast, &forecast);
     }
-    let report = show_progress(args.verbosity, |watch| pipeline::compile(&options, watch))?;
+    let report = show_progress(args.verbosity.quiet, |watch| {
+        pipeline::compile(&options, watch)
+    })?;
     print_result(args.verbosity, &report, &options.output);
     write_record(args, Document::Report, &report)
 }
-
-/// From this factor of the source's perplexity on, an artifact is of no use.
-const USELESS_PERPLEXITY_RATIO: f64 = 2.0;
 
 fn print_result(verbosity: VerbosityArgs, report: &Report, output: &Path) {
     if verbosity.verbose {
@@ -52,17 +53,8 @@ fn print_result(verbosity: VerbosityArgs, report: &Report, output: &Path) {
     } else if !verbosity.quiet {
         say!("{}", report.brief());
     }
-    match report.perplexity_ratio() {
-        Some(ratio) if ratio > USELESS_PERPLEXITY_RATIO => {
-            let remedy = match report.summary.request.method() {
-                Method::Quantise => "ask for more bytes with --target-size or --bpw",
-                Method::PerProjection | Method::SharedBasis => "leave out --method",
-            };
-            say!(
-                "htc: warning: the artifact's perplexity is {ratio:.1} times the source's, so that its texts are of \
-                 little use; {remedy}"
-            );
-        }
+    match report.warning() {
+        Some(warning) => say!("htc: warning: {warning}"),
         _ if verbosity.quiet => {}
         _ => say!(
             "  next           htc run {} -p TEXT",

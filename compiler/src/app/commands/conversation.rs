@@ -7,13 +7,16 @@ use htc_loader::tokenizer::{AddSpecialTokens, Tokenizer};
 use super::{Failure, InFile as _};
 use crate::app::chat::{self, Conversation, Message, RenderedConversation};
 
-/// Renders messages by the model's chat template, up to the start of its answer; only text of the
-/// template itself becomes control tokens.
+/// Renders messages by the model's chat template, after the system message if there is one, up to the
+/// start of the model's answer; only text of the template itself becomes control tokens.
 pub(super) fn encode(
     path: &Path,
     tokenizer: &Tokenizer,
-    messages: Vec<Message>,
+    system: Option<&str>,
+    messages: &[Message],
 ) -> Result<Vec<u32>, Failure> {
+    let system = system.map(Message::system).into_iter();
+    let messages = system.chain(messages.iter().cloned()).collect();
     let vocabulary = tokenizer.vocabulary();
     let template = vocabulary.chat_template.clone();
     let template = template.filter(|template| !template.trim().is_empty());

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use clap::CommandFactory;
 
-use super::{Failure, check_output, ignore_closed_pipe};
+use super::{Failure, answered, check_output};
 use crate::app::cli::{Cli, CompletionsArgs, ManArgs};
 use crate::system::disk;
 use crate::system::error::FileError;
@@ -13,9 +13,7 @@ use crate::system::error::FileError;
 pub(super) fn print_completions(args: &CompletionsArgs) -> Result<(), Failure> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut visible_command(), "htc", &mut script);
-    io::Write::write_all(&mut io::stdout().lock(), &script)
-        .or_else(ignore_closed_pipe)
-        .map_err(Failure::Output)
+    answered(io::Write::write_all(&mut io::stdout().lock(), &script))
 }
 
 pub(super) fn write_manual(args: &ManArgs) -> Result<(), Failure> {

@@ -14,7 +14,7 @@ use super::progress::{self, WINDOWS};
 use super::{
     Failure, InFile as _, check_memory, describe_setting, evaluated, on_device,
     open_included_source, open_model, open_tokenizer, print_device_remarks, print_json,
-    setting_for_fraction,
+    read_corpus, setting_for_fraction,
 };
 use crate::app::cli::{Document, EvalArgs, ReferenceModel};
 use crate::app::terminal::display_path;
@@ -23,7 +23,6 @@ use crate::measure::{
     self, ActiveBytes, Evaluation, Execution, NamedModel, Protocol, Record, explain_standard_errors,
 };
 use crate::system::show::{file_name, format_count, format_interval};
-use crate::system::text::{self, Corpus};
 
 pub(super) fn execute(args: &EvalArgs) -> Result<(), Failure> {
     let model = open_model(&args.model)?;
@@ -40,10 +39,7 @@ pub(super) fn execute(args: &EvalArgs) -> Result<(), Failure> {
             Some((other, other_tokenizer))
         }
     };
-    let Corpus { text, remarks } = text::read_corpus(&args.text)?;
-    for remark in remarks {
-        say!("htc: note: {remark}");
-    }
+    let text = read_corpus(&args.text)?;
     let context = args.context as usize;
     if context > model.hyper().context {
         say!(

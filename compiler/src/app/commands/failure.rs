@@ -324,10 +324,6 @@ impl Failure {
                 error: ExecError::KvRange { .. },
                 ..
             }) => format!("{message}, else keep the KV cache in float32 (--kv f32)"),
-            // There the option has another name than in a compilation.
-            Failure::Evaluate(PassError::TextTooShort { .. }) => {
-                message.replace("`context`", "--ctx-size")
-            }
             _ => flags::with_option_names(&message),
         }
     }
@@ -354,8 +350,8 @@ impl Task {
             Command::Analyse(args) => ("analyse", Some(&*args.input)),
             Command::Eval(args) => ("evaluate", Some(&*args.model)),
             Command::Bench(args) => ("benchmark", Some(&*args.model)),
-            Command::Run(args) => ("run", Some(args.model())),
-            Command::Chat(args) => ("talk with", Some(&*args.model)),
+            Command::Run(args) => ("run", Some(args.model.path())),
+            Command::Chat(args) => ("talk with", Some(args.model.path())),
             Command::Export(args) => ("export", Some(&*args.artifact)),
             Command::Inspect(args) => ("inspect", Some(&*args.file)),
             Command::Verify(args) => ("verify", Some(&*args.file)),

@@ -22,7 +22,7 @@ use super::{Failure, Opened, open_container, print_json};
 use crate::app::cli::{Document, FileArgs};
 use crate::app::terminal::{display_path, shorten_message};
 use crate::report::{active_fraction_table, notes};
-use crate::system::show::{format_bytes, format_count, format_interval};
+use crate::system::show::{bits_per_weight, format_bytes, format_count, format_interval};
 
 const MAX_TEXT_CHARS: usize = 120;
 
@@ -168,7 +168,7 @@ fn htz_json(artifact: &Htz) -> Result<Inspection<'_>, Failure> {
             .source
             .is_some()
             .then(|| artifact.manifest().source_bytes()),
-        bits_per_weight: bits(
+        bits_per_weight: bits_per_weight(
             artifact.bytes_without_source(),
             weights(artifact.manifest()),
         ),
@@ -183,7 +183,7 @@ fn show_htz(path: &Path, artifact: &Htz) -> Result<(), Failure> {
         "{}: artifact of format {major}.{minor}, {}, {:.2} bits for each of the source's weights",
         display_path(path),
         format_bytes(artifact.map().len() as u64),
-        bits(artifact.bytes_without_source(), weights(manifest))
+        bits_per_weight(artifact.bytes_without_source(), weights(manifest))
     )?;
     show_hyper(&manifest.hyper)?;
     show_source_metadata(artifact)?;
@@ -445,10 +445,6 @@ fn weights(manifest: &Manifest) -> u64 {
         .fold(outside, u64::saturating_add)
 }
 
-fn bits(bytes: u64, weights: u64) -> f64 {
-    8.0 * bytes as f64 / weights.max(1) as f64
-}
-
 fn show_plan(plan: &PlanRecord) -> Result<(), Failure> {
     answer!("  matrix                form           rank  bytes                    bits   error")?;
     for m in plan.projections.iter().chain(&plan.matrices) {
@@ -460,7 +456,7 @@ fn show_plan(plan: &PlanRecord) -> Result<(), Failure> {
             form_for_people(m.form),
             format_bytes(m.bytes_before),
             format_bytes(m.bytes_after),
-            bits(m.bytes_after, m.parameters_before),
+            bits_per_weight(m.bytes_after, m.parameters_before),
         )?;
     }
     for basis in &plan.bases {

@@ -12,6 +12,7 @@ mod documents;
 mod eval;
 mod export;
 mod failure;
+mod generation;
 mod inspect;
 mod plan;
 mod progress;
@@ -21,7 +22,7 @@ mod schema;
 mod tokenize;
 mod verify;
 
-use std::io::{self, Write as _};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -35,18 +36,18 @@ use htc_loader::backend::PlannedSession;
 use htc_loader::device::{DeviceWork, Executor};
 use htc_loader::dial::{ActiveFraction, ActiveSetting};
 use htc_loader::tokenizer::Tokenizer;
-
 use htc_loader::{Backend, ExecError, Model, Pool};
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::app::cli::{Command, DeviceArgs, Document};
 use crate::app::interrupt::Interrupt;
-use crate::app::terminal::{self, shorten_message};
+use crate::app::terminal::{self, ignore_closed_pipe, shorten_message};
 use crate::app::version;
 use crate::calibrate::PassError;
 use crate::system::error::FileError;
 use crate::system::show::{format_bytes, format_count};
+use crate::system::text::{self, Corpus};
 use crate::system::{disk, memory};
 pub use failure::{Failure, InFile, Task};
 
@@ -95,11 +96,10 @@ pub fn print_error(message: &str) {
 
 /// Prints the version on standard output, and returns the exit code.
 pub fn print_version() -> ExitCode {
-    let written = writeln!(io::stdout(), "{}", version::describe());
-    match written.or_else(ignore_closed_pipe) {
+    match answer!("{}", version::describe()) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            print_error(&Failure::Output(error).to_string());
+        Err(failure) => {
+            print_error(&failure.to_string());
             ExitCode::FAILURE
         }
     }
@@ -279,9 +279,7 @@ fn print_json(document: Document, value: &impl Serialize) -> Result<(), Failure>
 }
 
 fn print_value(value: &impl Serialize) -> Result<(), Failure> {
-    terminal::write_json(value, io::stdout().lock())
-        .or_else(ignore_closed_pipe)
-        .map_err(Failure::Output)
+    answered(terminal::write_json(value, io::stdout().lock()))
 }
 
 fn write_json(
@@ -296,11 +294,18 @@ fn write_json(
     Ok(disk::write(path, &json, replace)?)
 }
 
-fn ignore_closed_pipe(error: io::Error) -> io::Result<()> {
-    match error.kind() {
-        io::ErrorKind::BrokenPipe => Ok(()),
-        _ => Err(error),
+/// Returns the failure of a write to standard output, unless its reader has gone.
+fn answered(written: io::Result<()>) -> Result<(), Failure> {
+    written.or_else(ignore_closed_pipe).map_err(Failure::Output)
+}
+
+/// Reads a text to measure on, and prints remarks on it.
+fn read_corpus(path: &Path) -> Result<String, Failure> {
+    let Corpus { text, remarks } = text::read_corpus(path)?;
+    for remark in remarks {
+        say!("htc: note: {remark}");
     }
+    Ok(text)
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use htc_formats::escape::escape;
 use htc_formats::source::ModelFile;
 
 use super::progress::with_progress;
-use super::{Failure, ignore_closed_pipe};
+use super::{Failure, answered};
 use crate::app::cli::{PlanArgs, TargetArgs};
 use crate::app::terminal::StandardOutput;
 use crate::bench::slope;
@@ -89,10 +89,7 @@ pub(super) fn execute(args: &PlanArgs) -> Result<(), Failure> {
 fn write_plan(plan: &Plan, output: Option<&Path>, force: bool) -> Result<(), Failure> {
     let text = json::write(plan, None).map_err(io::Error::from);
     match output {
-        None => text
-            .and_then(|text| StandardOutput::new().write_text(&text))
-            .or_else(ignore_closed_pipe)
-            .map_err(Failure::Output),
+        None => answered(text.and_then(|text| StandardOutput::new().write_text(&text))),
         Some(path) => {
             let text = text.map_err(FileError::write(path))?;
             Ok(disk::write(path, &text, force)?)

@@ -6,7 +6,6 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::{Failure, interrupted};
-use crate::app::cli::VerbosityArgs;
 use crate::app::interrupt::Interrupt;
 use crate::app::terminal::shorten_message;
 use crate::event::{Event, Progress};
@@ -17,16 +16,16 @@ use crate::system::show::format_bytes;
 pub(super) fn with_progress<T, E: Into<Failure>>(
     work: impl FnOnce(Progress) -> Result<T, E>,
 ) -> Result<T, Failure> {
-    show_progress(VerbosityArgs::default(), work)
+    show_progress(false, work)
 }
 
 /// As [`with_progress`]; the quiet display shows warnings alone.
 pub(super) fn show_progress<T, E: Into<Failure>>(
-    verbosity: VerbosityArgs,
+    quiet: bool,
     work: impl FnOnce(Progress) -> Result<T, E>,
 ) -> Result<T, Failure> {
     let interrupt = Interrupt::install();
-    let display = ProgressDisplay::new(interrupt.clone(), verbosity.quiet);
+    let display = ProgressDisplay::new(interrupt.clone(), quiet);
     let tell = |event: Event| display.show(event);
     let done = work(Progress::new(&tell, interrupt.cancel()));
     display.bar.finish_and_clear();
@@ -81,7 +80,7 @@ impl ProgressDisplay {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins a stage of so many steps; the clock is that of the whole work.
+    /// Begins a stage with this number of steps; the clock is that of the whole work.
     fn begin(&self, stage: &str, steps: usize) {
         let state = self.state();
         let candidate = match state.candidates {
@@ -123,7 +122,7 @@ impl ProgressDisplay {
                 passes,
                 cached_passes,
             } => {
-                self.interrupt.set_cached();
+                self.interrupt.set_calibrating();
                 self.begin("calibration", windows * passes);
                 bar.set_position((windows * cached_passes) as u64);
             }

@@ -15,19 +15,20 @@ use htc_loader::dial::ActiveFraction;
 use htc_loader::generate::{ContextFullPolicy, GenerateLimits, GenerateSummary, Generator, Stop};
 use htc_loader::kv::{Kv, KvOptions, KvShape};
 use htc_loader::live::Energy;
-use htc_loader::sampling::{Sampler, SamplingOptions};
+use htc_loader::sampling::Sampler;
 use htc_loader::speculate::{SpeculationStats, Speculator};
 use htc_loader::tokenizer::{AddSpecialTokens, Tokenizer};
 use htc_loader::{Backend, Model, Pool, Session};
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use super::generation::{check_context, default_context, sampler};
 use super::{
-    Failure, InFile as _, check_memory, conversation, describe_setting, ignore_closed_pipe, loaded,
+    Failure, InFile as _, answered, check_memory, conversation, describe_setting, loaded,
     on_device, open_tokenizer, print_device_remarks, print_json, setting_for_fraction,
 };
 use crate::app::chat::Message;
-use crate::app::cli::{ContextArgs, Document, OnFullArg, RunArgs, RunLength, SamplingArgs};
+use crate::app::cli::{Document, OnFullArg, RunArgs, RunLength};
 use crate::app::terminal::{StandardOutput, display_path};
 use crate::system::memory::{self, ResidentMemory};
 use crate::system::show::{format_bytes, format_count};
@@ -45,9 +46,8 @@ pub(super) fn execute(args: &RunArgs) -> Result<(), Failure> {
     let tokenizer = open_tokenizer(path, model)?;
     let prompt = prompt(args)?;
     let tokens = if args.chat {
-        let system = args.system.as_deref().map(Message::system);
-        let messages = system.into_iter().chain([Message::user(&prompt)]);
-        conversation::encode(path, &tokenizer, messages.collect())?
+        let message = Message::user(&prompt);
+        conversation::encode(path, &tokenizer, args.system.as_deref(), &[message])?
     } else {
         tokenizer.encode(&prompt, AddSpecialTokens::Prompt)
     };
@@ -183,42 +183,15 @@ fn limits(args: &RunArgs) -> GenerateLimits {
     limits
 }
 
-pub(super) fn sampler(args: &SamplingArgs, seed: u64) -> Result<Sampler, Failure> {
-    let mut options = SamplingOptions::default();
-    options.temperature = args.temp;
-    options.top_k = args.top_k;
-    options.top_p = args.top_p;
-    options.seed = seed;
-    Ok(Sampler::new(options)?)
-}
-
-/// Checks that the model was trained for as many positions as are requested.
-pub(super) fn check_context(args: ContextArgs, model: &Model) -> Result<(), Failure> {
-    let limit = model.hyper().context;
-    match args.positions() {
-        Some(asked) if asked > limit => Err(Failure::ContextSize { asked, limit }),
-        _ => Ok(()),
-    }
-}
-
-/// Returns the positions of a sequence of unknown length: those that the model was trained for, or up
-/// to which a LongRoPE model rotates as a short text.
-pub(super) fn default_context(model: &Model) -> usize {
-    let full = model.hyper().context;
-    let long = model.hyper().forward.long_rope.as_ref();
-    long.map_or(full, |long| long.original_context.min(full))
-}
-
 fn max_context(args: &RunArgs, model: &Model, read: usize) -> usize {
     let full = model.hyper().context;
-    let full = args.context.positions().unwrap_or(full).min(full);
+    let full = args.context.positions().unwrap_or(full);
+    // The result of a LongRoPE model must not depend on the maximum length.
+    let short = default_context(model);
     match args.tokens.limit() {
         Some(n) => read.saturating_add(n).min(full),
-        // The result of a LongRoPE model must not depend on the maximum length.
-        None => match model.hyper().forward.long_rope {
-            Some(long) if read < long.original_context => long.original_context.min(full),
-            _ => full,
-        },
+        None if read < short => short.min(full),
+        None => full,
     }
 }
 
@@ -238,7 +211,7 @@ impl<B: Backend> FinishedRun<'_, B> {
 
     fn print_summary(&self, args: &RunArgs, in_part: bool) {
         say!("{}", describe_summary(&self.summary));
-        if args.sampling.seed.is_none() && args.sampling.temp > 0.0 {
+        if args.sampling.has_random_seed() {
             say!("seed {}", self.seed);
         }
         let model = self.session.model();
@@ -357,13 +330,13 @@ fn write<B: Backend>(
             }
         }
     });
-    let summary = summary.in_file(args.model())?;
+    let summary = summary.in_file(args.model.path())?;
     let ended = match broken {
         Some(error) => Err(error),
         None if args.json => Ok(()),
         None => out.write_text("\n"),
     };
-    ended.or_else(ignore_closed_pipe).map_err(Failure::Output)?;
+    answered(ended)?;
     Ok((whole, summary))
 }
 

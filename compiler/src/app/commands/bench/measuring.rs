@@ -11,7 +11,7 @@ use htc_loader::kv::KvOptions;
 
 use super::{BenchProgress, LoadedModel, PreparedBench, WINDOW, engine_name};
 use crate::app::commands::progress::{self, WINDOWS};
-use crate::app::commands::{self, Failure, check_memory, evaluated, interrupted};
+use crate::app::commands::{self, Failure, check_memory, evaluated, interrupted, read_corpus};
 use crate::bench::energy::EnergyMeter;
 use crate::bench::llama_cpp::LlamaCpp;
 use crate::bench::machine::{Load, Ticks};
@@ -22,7 +22,6 @@ use crate::device::ExecutorDevice;
 use crate::event::Cancelled;
 use crate::measure::{self, Execution};
 use crate::system::show::file_name;
-use crate::system::text::{self, Corpus};
 
 pub(super) struct BenchWork<'b, 'a> {
     bench: &'b mut PreparedBench<'a>,
@@ -222,10 +221,7 @@ impl<'b, 'a> BenchWork<'b, 'a> {
         else {
             return Ok(None);
         };
-        let Corpus { text, remarks } = text::read_corpus(path)?;
-        for remark in remarks {
-            say!("htc: note: {remark}");
-        }
+        let text = read_corpus(path)?;
         let (subject, cancel) = (&self.bench.subject, self.bench.interrupt.cancel());
         let bar = progress::bar(WINDOWS);
         let evaluation = measure::evaluate(

@@ -35,12 +35,13 @@ impl Models {
         if let Some(verifier) = &args.verifier {
             return Models::open_with_verifier(args, verifier);
         }
-        let model = open_model(args.model())?;
+        let model = open_model(args.model.path())?;
         let draft = match &args.draft {
             None => None,
             Some(DraftModel::SelfDraft(fraction)) => Some(Draft {
-                path: args.model().to_owned(),
-                setting: setting_for_fraction(&model, Some(*fraction)).in_file(args.model())?,
+                path: args.model.path().to_owned(),
+                setting: setting_for_fraction(&model, Some(*fraction))
+                    .in_file(args.model.path())?,
                 model: None,
             }),
             Some(DraftModel::Model(path)) => Some(Draft {
@@ -50,7 +51,7 @@ impl Models {
             }),
         };
         Ok(Models {
-            path: args.model().to_owned(),
+            path: args.model.path().to_owned(),
             model,
             fraction: args.fraction,
             draft,
@@ -69,11 +70,11 @@ impl Models {
             Some(DraftModel::SelfDraft(fraction)) => Some(*fraction),
             Some(DraftModel::Model(_)) => return Err(Failure::TwoDrafts),
         };
-        let draft = open_model(args.model())?;
+        let draft = open_model(args.model.path())?;
         let (path, model) = match verifier {
             ReferenceModel::Source => (
-                args.model().to_owned(),
-                open_included_source(args.model(), &draft)?,
+                args.model.path().to_owned(),
+                open_included_source(args.model.path(), &draft)?,
             ),
             ReferenceModel::Model(path) => (path.clone(), open_source(path, &draft, args)?),
         };
@@ -82,8 +83,8 @@ impl Models {
             model,
             fraction: args.fraction,
             draft: Some(Draft {
-                path: args.model().to_owned(),
-                setting: setting_for_fraction(&draft, fraction).in_file(args.model())?,
+                path: args.model.path().to_owned(),
+                setting: setting_for_fraction(&draft, fraction).in_file(args.model.path())?,
                 model: Some(draft),
             }),
         })
@@ -97,14 +98,17 @@ fn open_source(verifier: &Path, draft: &Model, args: &RunArgs) -> Result<Arc<Mod
         .iter()
         .all(|file| file.starts_with(&MAGIC))
     {
-        return Err(Failure::NoSource(args.model().to_owned()));
+        return Err(Failure::NoSource(args.model.path().to_owned()));
     }
-    let expected = Htz::open(args.model())?.manifest().provenance.source_sha256;
+    let expected = Htz::open(args.model.path())?
+        .manifest()
+        .provenance
+        .source_sha256;
     let model = open_model(verifier)?;
     let found = model.file().digest();
     if found != expected {
         return Err(Failure::OtherSource {
-            draft: args.model().to_owned(),
+            draft: args.model.path().to_owned(),
             verifier: verifier.to_owned(),
             expected,
             found,
