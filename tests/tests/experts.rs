@@ -291,7 +291,7 @@ fn compiled_mixtures_give_the_logits_of_their_source() {
     let scratch = Scratch::new();
     let model = scratch.file("model.gguf", wide().bytes());
     let expected = last_logits(&model, &tokens(), Reference);
-    let codes = ["--method", "quantise", "--bits"];
+    let codes = ["--method", "quantise", "--bpw"];
     let factors = "--method low-rank --rank 48 --factor-type f32 --projections q,o,gate,up,down";
     let factors: Vec<&str> = factors.split(' ').collect();
     let mut before = f64::INFINITY;
@@ -319,7 +319,7 @@ fn compiled_mixtures_give_the_logits_of_their_source() {
         assert!(largest_difference(last, &found) < 0.5, "{name}");
         for (option, to) in [("-o", "out.gguf"), ("--to-safetensors", "out")] {
             let to = scratch.path(to);
-            let export = htc!["export", &path, "--as", "f32", "--force", option, &to];
+            let export = htc!["export", &path, "--type", "f32", "--force", option, &to];
             export.run().assert_ok();
             let exported = last_logits(&to, &tokens(), Reference);
             assert!(largest_difference(&exported, &found) < 1e-4, "{name}");
@@ -347,7 +347,7 @@ fn compiled_mixtures_give_the_logits_of_their_source() {
 fn artifacts_do_not_depend_on_threads_or_interruptions() {
     let scratch = Scratch::new();
     let model = scratch.file("model.gguf", wide().bytes());
-    let options = ["--method", "quantise", "--bits", "4.5", "--threads"];
+    let options = ["--method", "quantise", "--bpw", "4.5", "--threads"];
     let on = |scratch: &Scratch, threads| {
         let options = [&options[..], &[threads]].concat();
         compile(scratch, &model, "model.htz", &options)
@@ -381,7 +381,7 @@ fn experts_that_read_few_rows_are_noted_and_compiled() {
     };
     let model = scratch.file("model.gguf", model.bytes());
     let compile = compile_on(&scratch, &model, "model.htz", "256");
-    let found = compile.args(["--method", "quantise", "--bits", "5"]).run();
+    let found = compile.args(["--method", "quantise", "--bpw", "5"]).run();
     let said = found.stderr.clone();
     found.assert_ok();
     assert!(said.contains("of 32 experts read fewer rows"), "{said}");
@@ -408,7 +408,7 @@ fn plans_of_mixtures_are_read_again() {
     let scratch = Scratch::new();
     let model = scratch.file("model.gguf", wide().bytes());
     let plan = scratch.path("plan.json");
-    let options = ["--method", "quantise", "--bits", "4.5"];
+    let options = ["--method", "quantise", "--bpw", "4.5"];
     compile(&scratch, &model, "model.htz", &options)
         .run()
         .assert_ok();
@@ -453,7 +453,7 @@ fn trained_mixture_compiles_to_half_of_its_size() {
     let path = scratch.path("half.htz");
     let report = htc!["compile", &model, "-o", &path, "--calibration", &train]
         .args(["--cache".into(), scratch.path("cache")])
-        .args(["--file-size", "11.5MB", "--calibration-tokens", "16384"])
+        .args(["--target-size", "11.5MB", "--calibration-tokens", "16384"])
         .args(["--effort", "fast", "--tune", "0", "--report", "json"])
         .args(["--compare", "on"])
         .deadline(Duration::from_secs(1200))

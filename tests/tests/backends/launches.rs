@@ -178,7 +178,7 @@ fn residuals_add_few_launches() {
     let text = scratch.file("words.txt", material::words(20_000));
     let artifact = scratch.path("elastic.htz");
     htc!["compile", &source, "-o", &artifact, "--calibration", &text]
-        .args(["--file-size", "130000", "--planes", "2"])
+        .args(["--target-size", "130000", "--planes", "2"])
         .args(["--context", "32", "--calibration-tokens", "2048"])
         .args(["--effort", "fast"])
         .run()

@@ -198,8 +198,8 @@ pub fn coded<B: Backend>(backends: fn() -> Vec<Named<B>>) {
     let text = scratch.file("words.txt", material::words(20_000));
     let tokens: Vec<u32> = (0..40).map(|i| 3 + i * 7 % 290).collect();
     let of = [
-        &["--method", "quantise", "--file-size", "90000"][..],
-        &["--file-size", "130000", "--planes", "2"],
+        &["--method", "quantise", "--target-size", "90000"][..],
+        &["--target-size", "130000", "--planes", "2"],
     ];
     for (index, options) in of.into_iter().enumerate() {
         let artifact = scratch.path(&format!("{index}.htz"));

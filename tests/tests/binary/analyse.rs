@@ -309,7 +309,7 @@ fn invalid_inputs_are_refused() {
         tensor.unwrap().values[70] = f32::NAN;
         let damaged = scratch.file("damaged.gguf", tiny.bytes_with_tensors(&tensors));
         htc!["compile", damaged, "-o", scratch.path("damaged.htz")]
-            .args(["--bits", "6", "--context", "256", "--cache"])
+            .args(["--bpw", "6", "--context", "256", "--cache"])
             .arg(scratch.path("cache of damaged"))
             .arg("--calibration")
             .arg(&text)

@@ -35,7 +35,7 @@ fn types(report: &Value) -> Vec<String> {
 #[test]
 fn nearest_uniform_files_are_measured() {
     let scratch = Scratch::new();
-    let size = ["--file-size", "155kB"];
+    let size = ["--target-size", "155kB"];
     let outcome = compile(&scratch, &size).run().assert_ok();
     let said = outcome.stderr.clone();
     let report = outcome.json();
@@ -69,7 +69,7 @@ fn nearest_uniform_files_are_measured() {
 fn effort_determines_the_number_of_baselines() {
     let scratch = Scratch::new();
     let count = |effort: &str, more: &[&str]| {
-        let options = ["--file-size", "110kB", "--effort", effort];
+        let options = ["--target-size", "110kB", "--effort", effort];
         types(
             &compile(&scratch, &[&options[..], more].concat())
                 .run()

@@ -213,14 +213,17 @@ fn conversations_go_on_after_faults() {
     let unknown = chat("/help\nthe cat\n", &[]);
     assert!(unknown.stderr.contains("/help: there are /reset and /exit"));
     assert_eq!(unknown.stdout, plain);
-    let long = "the cat sat on ".repeat(200);
-    let full = chat(&format!("{long}\nthe cat\n"), &["-c", "64"]);
-    assert!(
-        full.stderr.contains("longer than the context of 64"),
-        "{}",
-        full.stderr
-    );
-    assert_eq!(full.stdout, plain);
+    // A message longer than the context, and one that would leave no room for an answer.
+    for words in [800, 55] {
+        let long = "cat ".repeat(words);
+        let full = chat(&format!("{long}\nthe cat\n"), &["-c", "64"]);
+        let said = "48 of the context of 64 are for it";
+        assert!(full.stderr.contains(said), "{}", full.stderr);
+        assert_eq!(full.stdout, plain);
+    }
+    let short = format!("{}\n", "cat ".repeat(30));
+    let fits = chat(&short, &["-c", "64"]);
+    assert!(!fits.stderr.contains("are for it"), "{}", fits.stderr);
     let many = "the cat\n".repeat(20);
     let forgets = chat(&many, &["-c", "64"]);
     assert!(forgets.stderr.contains("oldest messages are forgotten"));

@@ -52,7 +52,7 @@ fn model_and_output_suffice() {
     let upper = number(chosen, "/evaluation/kl_interval/1");
     assert!(upper <= 1.01f64.ln(), "{upper}");
     htc!["verify", scratch.path("small.htz")].run().assert_ok();
-    let named = ["--method", "auto", "--preset", "balanced"];
+    let named = ["--method", "quantise", "--preset", "balanced"];
     compile(&scratch, "named.htz", &named).run().assert_ok();
     let bytes = |name| fs::read(scratch.path(name)).unwrap();
     assert!(bytes("named.htz") == bytes("small.htz"));
@@ -70,7 +70,7 @@ fn file_size_with_factor_options_is_refused() {
         (&["--factor-type", "q8_0"], "--factor-type q8_0"),
         (&["--gauge", "whiten"], "--gauge whiten"),
     ] {
-        for method in [&["--bits", "9"][..], &["--method", "quantise"]] {
+        for method in [&["--bpw", "9"][..], &["--method", "quantise"]] {
             let run = compile(&scratch, "none.htz", &[options, method].concat());
             run.as_typed().run().assert_refused(
                 2,
@@ -81,10 +81,10 @@ fn file_size_with_factor_options_is_refused() {
     let off = ["--gauge", "none", "--bias", "off", "--sink", "off"];
     let off = compile(&scratch, "off.htz", &off).as_typed().run().json();
     assert_eq!(text(&off, "/plan/method"), "quantise");
-    let small = compile(&scratch, "small.htz", &["--bits", "2"]).run();
+    let small = compile(&scratch, "small.htz", &["--bpw", "2"]).run();
     assert_eq!(small.code(), Some(2));
     assert!(small.stderr.contains("--bpw 2: "), "{small:?}");
-    let sized = compile(&scratch, "sized.htz", &["--file-size", "60%"]);
+    let sized = compile(&scratch, "sized.htz", &["--target-size", "60%"]);
     let report = sized.run().json();
     assert_eq!(text(&report, "/plan/method"), "quantise");
     assert!(!Artifact::open(&scratch.path("sized.htz")).bytes.is_empty());
@@ -121,7 +121,7 @@ fn default_dry_run_predicts_a_size() {
 #[test]
 fn effort_affects_plan_and_bytes() {
     let scratch = Scratch::new();
-    let sized = ["--file-size", "170kB", "--force"];
+    let sized = ["--target-size", "170kB", "--force"];
     let with = |name: &str, options: &[&str]| {
         let report = compile(&scratch, name, &[&sized[..], options].concat());
         let report = report.run().json();
@@ -140,7 +140,7 @@ fn effort_affects_plan_and_bytes() {
     assert!(asked != normal && asked != fast);
     let plan = scratch.path("plan.json");
     let made = htc!["plan", scratch.path("model.gguf"), "-o", &plan];
-    let made = made.args(["--file-size", "170kB", "--effort", "fast", "--cache"]);
+    let made = made.args(["--target-size", "170kB", "--effort", "fast", "--cache"]);
     made.arg(scratch.path("cache")).run().assert_ok();
     let written: Value = serde_json::from_slice(&fs::read(&plan).unwrap()).unwrap();
     assert_eq!(text(&written, "/request/effort"), "fast");
@@ -205,17 +205,11 @@ fn result_is_brief_unless_asked_otherwise() {
 fn artifact_of_twice_the_perplexity_is_a_warning() {
     let scratch = Scratch::new();
     let demo = demo("reference-7m-f16.gguf");
-    let compile = |rank: &str| {
-        let run = htc![
-            "compile",
-            &demo,
-            scratch.path("out.htz"),
-            "--force",
-            "--json"
-        ];
+    let compile = |rank: &str, output: &str| {
+        let run = htc!["compile", &demo, scratch.path("out.htz"), "--force", output];
         run.args(["--method", "low-rank", "--rank", rank]).run()
     };
-    let useless = compile("4");
+    let useless = compile("4", "--json");
     let ratio = |report: &Value| number(report, "/quality/evaluation/perplexity_ratio");
     let warned = useless.stderr.clone();
     let report = useless.json();
@@ -225,7 +219,12 @@ fn artifact_of_twice_the_perplexity_is_a_warning() {
         warned.contains(&said) && !warned.contains("htc run "),
         "{warned}"
     );
-    let whole = compile("full");
+    let verbose = compile("4", "-v").assert_ok().stderr;
+    assert!(
+        verbose.contains("KL divergence") && verbose.contains(&said),
+        "{verbose}"
+    );
+    let whole = compile("full", "--json");
     assert!(
         !whole.stderr.contains("times the source's"),
         "{}",

@@ -102,7 +102,7 @@ fn emulated_gpu_agrees_with_the_cpu() {
             "--ignore-eos"
         ];
         let run = run.args([
-            "--speculate",
+            "--draft",
             "0.7",
             "--draft-length",
             "3",
@@ -131,7 +131,7 @@ fn compile_uses_the_selected_device() {
             "--force"
         ];
         let compile = compile.args(["--context", "16", "--calibration-tokens", "256"]);
-        let compile = compile.args(["--file-size", "155kB", "--tune", "0", "--compare", "off"]);
+        let compile = compile.args(["--target-size", "155kB", "--tune", "0", "--compare", "off"]);
         let compile = compile.args(["--calibration".as_ref(), text.as_os_str()]);
         let compile = compile.args(["--cache".into(), scratch.path("cache")]);
         let compile = compile.args(["--report", "json", "--threads", threads]);

@@ -26,7 +26,7 @@ fn compile_as(scratch: &Scratch, threads: &str, effort: &[&str]) -> Htc {
     }
     htc!["compile", &model, "-o", scratch.path("out.htz")]
         .args(["--method", "quantise", "--codes", "trellis"])
-        .args(["--file-size", "350kB"])
+        .args(["--target-size", "350kB"])
         .args(effort)
         .args(["--context", "64", "--calibration-tokens", "8192"])
         .args(["--calibration".into(), scratch.path("words.txt")])

@@ -161,7 +161,7 @@ fn full_context_stops_or_slides() {
     let found = outcome.json();
     assert_eq!(number(&found, "/tokens"), 400.0);
     assert!(number(&found, "/slides") > 1.0);
-    let drafted = slid().args(["--speculate", "1", "--draft-length", "3"]);
+    let drafted = slid().args(["--draft", "1", "--draft-length", "3"]);
     let drafted = drafted.run().assert_ok().json();
     assert_eq!(drafted["text"], found["text"]);
     assert!(number(&drafted, "/accepted") > 100.0);
@@ -231,7 +231,7 @@ fn invalid_kinds_and_missing_bases_are_refused() {
             .run()
             .assert_refused(1, &["bases", "--kv-bases"]);
     }
-    let drafted = run(&with_bases(&scratch), "4").args(["--speculate", "1"]);
+    let drafted = run(&with_bases(&scratch), "4").args(["--draft", "1"]);
     drafted
         .args(["--kv", "oja:0.5"])
         .run()

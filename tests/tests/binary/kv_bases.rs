@@ -255,7 +255,7 @@ fn file_size_includes_the_bases() {
         ("planes.htz", 130_000, &["--planes", "2", "--tune", "2"]),
     ] {
         let bytes = size.to_string();
-        let options = [&["--file-size", &bytes], &fast[..], more].concat();
+        let options = [&["--target-size", &bytes], &fast[..], more].concat();
         compile_model(&scratch, &tiny, name, &options)
             .run()
             .assert_ok();

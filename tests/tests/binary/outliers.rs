@@ -39,7 +39,7 @@ fn compile(change: impl Fn(&mut [Tensor]), codes: &str) -> (f64, Vec<String>) {
     let model = scratch.file("model.gguf", tiny.bytes_with_tensors(&tensors));
     let text = scratch.file("words.txt", words(20_000));
     let report = htc!["compile", model, "-o", scratch.path("out.htz")]
-        .args(["--bits", "7", "--effort", "fast", "--codes", codes])
+        .args(["--bpw", "7", "--effort", "fast", "--codes", codes])
         .args(["--context", "32", "--calibration-tokens", "4096"])
         .args(["--calibration".into(), text])
         .args(["--cache".into(), scratch.path("cache")])

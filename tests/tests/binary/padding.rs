@@ -36,7 +36,7 @@ fn planning(scratch: &Scratch, command: &str, name: &str, options: &[&str]) -> H
     .args(options)
 }
 
-const SIZE: [&str; 4] = ["--file-size", "90kB", "--effort", "fast"];
+const SIZE: [&str; 4] = ["--target-size", "90kB", "--effort", "fast"];
 
 fn compile(scratch: &Scratch, name: &str, options: &[&str]) -> Value {
     let options = [options, &["--report", "json", "--tune", "0"]].concat();
@@ -95,7 +95,7 @@ fn any_width_is_stored_in_padded_column_groups() {
         }
         assert!(of_kind > 5, "{codes}: {of_kind}");
         let exported = scratch.path("exported.gguf");
-        htc!["export", &one, "-o", &exported, "--as", "f32", "--force"]
+        htc!["export", &one, "-o", &exported, "--type", "f32", "--force"]
             .run()
             .assert_ok();
         assert_export_matches(&one, &exported, &TOKENS);

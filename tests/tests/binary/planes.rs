@@ -39,7 +39,7 @@ fn compile(scratch: &Scratch, name: &str, options: &[&str]) -> Htc {
 
 pub(super) fn elastic(scratch: &Scratch, name: &str, options: &[&str]) -> Htc {
     let size = SIZE.to_string();
-    let options = [&["--file-size", &size, "--planes", "2"], options].concat();
+    let options = [&["--target-size", &size, "--planes", "2"], options].concat();
     compile(scratch, name, &options)
 }
 
@@ -126,7 +126,7 @@ fn active_residuals_are_added_to_the_bases() {
     let moved = largest_difference(&logits(&file, cpu(), bases), &whole);
     assert!(moved > 0.3, "{moved:.2e}");
     let exported = scratch.path("whole.gguf");
-    htc!["export", &path, "-o", &exported, "--as", "f32"]
+    htc!["export", &path, "-o", &exported, "--type", "f32"]
         .run()
         .assert_ok();
     let plain = logits(
@@ -215,7 +215,7 @@ fn smallest_elastic_artifact_within_a_limit_is_found() {
 #[test]
 fn invalid_planes_and_fractions_are_refused() {
     let scratch = Scratch::new();
-    let size = ["--file-size", "110kB"];
+    let size = ["--target-size", "110kB"];
     for (options, said) in [
         (&["--planes", "3"][..], "--planes"),
         (&["--planes", "0"], "--planes"),
@@ -236,7 +236,7 @@ fn invalid_planes_and_fractions_are_refused() {
         compile(
             &scratch,
             "least.htz",
-            &["--planes", "2", "--file-size", size],
+            &["--planes", "2", "--target-size", size],
         )
     };
     let run = size_of("60000").run();

@@ -45,10 +45,10 @@ fn files_have_the_requested_size() {
     let scratch = Scratch::new();
     let mut before = f64::INFINITY;
     for (option, value, bytes) in [
-        ("--file-size", "3.2MB", 3_200_000),
-        ("--bits", "4.5", 4_131_216),
+        ("--target-size", "3.2MB", 3_200_000),
+        ("--bpw", "4.5", 4_131_216),
         ("--ratio", "0.4", 5_917_171),
-        ("--file-size", "8MB", 8_000_000),
+        ("--target-size", "8MB", 8_000_000),
     ] {
         let report = compile(&scratch, "sized.htz", &[option, value])
             .run()
@@ -73,7 +73,7 @@ fn files_have_the_requested_size() {
 #[test]
 fn every_matrix_is_coded_within_the_predicted_time() {
     let scratch = Scratch::new();
-    let report = compile(&scratch, "small.htz", &["--file-size", "3.2MB"])
+    let report = compile(&scratch, "small.htz", &["--target-size", "3.2MB"])
         .run()
         .json();
     let within = |factor: f64, said: f64, took: f64| {
@@ -114,7 +114,7 @@ fn each_kind_of_code_is_closer_than_the_previous() {
     let scratch = Scratch::new();
     let mut before = f64::INFINITY;
     for codes in ["gguf", "levels", "trellis"] {
-        let options = ["--file-size", "3MB", "--codes", codes];
+        let options = ["--target-size", "3MB", "--codes", codes];
         compile(&scratch, "kind.htz", &options).run().assert_ok();
         let artifact = Artifact::open(&scratch.path("kind.htz"));
         let mut weights = artifact.manifest.tensors.iter().filter(|t| t.rows > 1);
@@ -150,7 +150,7 @@ fn each_kind_of_code_is_closer_than_the_previous() {
 #[test]
 fn threads_and_plans_give_the_same_bytes() {
     let scratch = Scratch::new();
-    let asked = ["--file-size", "4MB"];
+    let asked = ["--target-size", "4MB"];
     let with = |name: &str, threads: &str| {
         let options = [&asked[..], &["--threads", threads]].concat();
         let report = compile(&scratch, name, &options).run().json();
@@ -202,7 +202,7 @@ fn threads_and_plans_give_the_same_bytes() {
 #[test]
 fn plan_of_gguf_types_gives_the_same_matrices() {
     let scratch = Scratch::new();
-    let asked = ["--file-size", "4MB", "--codes", "gguf"];
+    let asked = ["--target-size", "4MB", "--codes", "gguf"];
     compile(&scratch, "direct.htz", &asked).run().assert_ok();
     let plan = scratch.path("plan.json");
     let calibration = || {
@@ -337,27 +337,27 @@ fn conflicting_options_are_refused() {
     refused(&["--rank", "8"], &["--rank 8", "quantise", "--target-size"]);
     refused(&["--mean-rank", "8"], &["--mean-rank 8", "--target-size"]);
     refused(
-        &["--file-size", "1MB"],
+        &["--target-size", "1MB"],
         &["--target-size 1000000", "smallest"],
     );
     refused(
-        &["--file-size", "4MB", "--gauge", "whiten"],
+        &["--target-size", "4MB", "--gauge", "whiten"],
         &["--gauge whiten", "no factors", "--method"],
     );
     refused(
-        &["--file-size", "4MB", "--bias", "on"],
+        &["--target-size", "4MB", "--bias", "on"],
         &["--bias on", "no factors"],
     );
     let tiny = scratch.file("tiny.gguf", TinyModel::default().bytes());
     let ranks = htc!["compile", &tiny, "-o", scratch.path("ranks.htz")]
-        .args(["--method", "low-rank", "--file-size", "1MB"])
+        .args(["--method", "low-rank", "--target-size", "1MB"])
         .run();
     ranks.assert_refused(
         2,
         &["--target-size 1000000", "low-rank", "--ratio", "quantise"],
     );
     let both = htc!["compile", &tiny, "-o", scratch.path("both.htz")]
-        .args(["--file-size", "1MB", "--bits", "3"])
+        .args(["--target-size", "1MB", "--bpw", "3"])
         .run();
     both.assert_refused(2, &["--target-size", "--bpw"]);
 }
@@ -370,7 +370,7 @@ fn channels_are_permuted_if_possible() {
         manifest.provenance.order
     };
     let sized = |name: &str, more: &[&str]| {
-        let options = [&["--file-size", "4MB"], more].concat();
+        let options = [&["--target-size", "4MB"], more].concat();
         compile(&scratch, name, &options).run().assert_ok();
     };
     sized("default.htz", &[]);

@@ -41,7 +41,7 @@ fn source(scratch: &Scratch, method: &str) -> PathBuf {
     .args(["--factor-type", "f32"])
     .run()
     .assert_ok();
-    htc!["export", &factors, "-o", &source, "--as", "f32"]
+    htc!["export", &factors, "-o", &source, "--type", "f32"]
         .run()
         .assert_ok();
     source
@@ -94,14 +94,14 @@ fn bytes(report: &Value) -> f64 {
 fn low_rank_source_is_stored_as_factors() {
     let scratch = Scratch::new();
     source(&scratch, "low-rank");
-    let report = compile(&scratch, "on.htz", &["--file-size", SIZE]).run();
+    let report = compile(&scratch, "on.htz", &["--target-size", SIZE]).run();
     assert!(
         report.stderr.contains("low rank: evaluated"),
         "{}",
         report.stderr
     );
     let report = report.json();
-    let off = ["--file-size", SIZE, "--low-rank", "off"];
+    let off = ["--target-size", SIZE, "--low-rank", "off"];
     let without = compile(&scratch, "off.htz", &off).run();
     assert!(!without.stderr.contains("low rank"), "{}", without.stderr);
     assert!(bytes(&report) <= 90_000.0 && bytes(&without.json()) <= 90_000.0);
@@ -136,7 +136,7 @@ fn low_rank_source_is_stored_as_factors() {
     compile(
         &scratch,
         "gguf.htz",
-        &["--file-size", SIZE, "--codes", "gguf"],
+        &["--target-size", SIZE, "--codes", "gguf"],
     )
     .run()
     .assert_ok();
@@ -174,7 +174,7 @@ fn mixed_plan_round_trips() {
         &model,
         "-o",
         &plan,
-        "--file-size",
+        "--target-size",
         SIZE,
         "--effort",
         "fast"
@@ -208,10 +208,10 @@ fn mixed_plan_round_trips() {
 fn projections_share_a_basis_if_the_source_has_one() {
     let scratch = Scratch::new();
     source(&scratch, "shared-basis");
-    compile(&scratch, "on.htz", &["--file-size", "110000"])
+    compile(&scratch, "on.htz", &["--target-size", "110000"])
         .run()
         .assert_ok();
-    let off = ["--file-size", "110000", "--low-rank", "off"];
+    let off = ["--target-size", "110000", "--low-rank", "off"];
     compile(&scratch, "off.htz", &off).run().assert_ok();
     assert!(projections_in(&scratch, "on.htz", Form::SharedBasis) >= 2);
     let (on, off) = (
@@ -235,7 +235,7 @@ fn projections_share_a_basis_if_the_source_has_one() {
 fn elastic_artifact_keeps_its_factors() {
     let scratch = Scratch::new();
     source(&scratch, "low-rank");
-    let options = ["--file-size", "130000", "--planes", "2"];
+    let options = ["--target-size", "130000", "--planes", "2"];
     compile(&scratch, "e.htz", &options).run().assert_ok();
     htc!["verify", scratch.path("e.htz")].run().assert_ok();
     let artifact = Artifact::open(&scratch.path("e.htz"));

@@ -12,7 +12,7 @@ use htc_tests::{Htc, Scratch, TinyModel, htc};
 const TOKENS: [u32; 8] = [1, 261, 297, 70, 280, 5, 298, 3];
 
 const SIZE: [&str; 6] = [
-    "--file-size",
+    "--target-size",
     "90kB",
     "--effort",
     "fast",
@@ -72,7 +72,7 @@ fn column_groups_are_rotated_by_default() {
     assert!(shown.contains(", rotated"), "{shown}");
 
     let exported = scratch.path("exported.gguf");
-    htc!["export", &one, "-o", &exported, "--as", "f32", "--force"]
+    htc!["export", &one, "-o", &exported, "--type", "f32", "--force"]
         .run()
         .assert_ok();
     assert_export_matches(&one, &exported, &TOKENS);

@@ -118,7 +118,7 @@ fn prompt_can_come_from_an_option_a_file_or_a_pipe() {
     let options = ["-n", "16", "--temp", "0", "--ignore-eos"];
     let typed = written(htc!["run", &model, "-p", prompt].args(options));
     let long = written(htc!["run", &model, "--prompt", prompt].args(options));
-    let from_file = written(htc!["run", &model, "--prompt-file", &file].args(options));
+    let from_file = written(htc!["run", &model, "--file", &file].args(options));
     let piped = written(htc!["run", &model].args(options).stdin(prompt));
     let echoed = written(
         htc!["run", &model]
@@ -151,7 +151,7 @@ fn empty_input_and_empty_files_are_refused() {
         let outcome = htc!["run", &model, "-n", "4"].stdin(input).run();
         outcome.assert_refused(2, &["standard input is empty", "-p"]);
     }
-    let outcome = htc!["run", &model, "-n", "4", "--prompt-file", &file].run();
+    let outcome = htc!["run", &model, "-n", "4", "--file", &file].run();
     outcome.assert_refused(2, &["prompt.txt is empty", "-p"]);
 }
 

@@ -19,7 +19,7 @@ fn compile(scratch: &Scratch, name: &str, options: &[&str]) -> Htc {
         scratch.file("words.txt", words(20_000));
     }
     htc!["compile", &model, "-o", scratch.path(name), "--force"]
-        .args(["--method", "quantise", "--file-size", "110kB"])
+        .args(["--method", "quantise", "--target-size", "110kB"])
         .args(["--context", "32", "--calibration-tokens", "8192"])
         .args(["--calibration".into(), scratch.path("words.txt")])
         .args(["--cache".into(), scratch.path("cache")])

@@ -134,7 +134,7 @@ fn sharded_source_is_embedded() {
         &plain,
         "--to-safetensors",
         &folder,
-        "--as",
+        "--type",
         "bf16"
     ]
     .run()
@@ -149,7 +149,7 @@ fn sharded_source_is_embedded() {
         bits(Model::open(&folder).unwrap())
     );
     let expected = run(&folder).run().assert_ok().stdout;
-    let found = run(&artifact).args(["--speculate", "1", "--verifier", "source"]);
+    let found = run(&artifact).args(["--draft", "1", "--verifier", "source"]);
     assert_eq!(found.run().assert_ok().stdout, expected);
 }
 
@@ -190,7 +190,7 @@ fn split_gguf_source_is_embedded() {
     for part in &parts {
         fs::remove_file(part).unwrap();
     }
-    let found = run(&scratch.path("last.htz")).args(["--speculate", "1", "--verifier", "source"]);
+    let found = run(&scratch.path("last.htz")).args(["--draft", "1", "--verifier", "source"]);
     assert_eq!(found.run().assert_ok().stdout, text);
 }
 
@@ -208,23 +208,20 @@ fn verifier_source_generates_the_sources_text() {
     let verified = || run(&artifact).args(["--verifier", "source"]);
     for options in [
         &[][..],
-        &["--speculate", "1"],
-        &["--speculate", "0.8", "--draft-length", "4"],
+        &["--draft", "1"],
+        &["--draft", "0.8", "--draft-length", "4"],
     ] {
         let outcome = verified().args(options).run().assert_ok();
         assert_eq!(outcome.stdout, expected, "{options:?}");
         assert!(outcome.stderr.contains("draft: "), "{}", outcome.stderr);
     }
     let json = verified()
-        .args(["--speculate", "1", "--json"])
+        .args(["--draft", "1", "--json"])
         .run()
         .assert_ok()
         .json();
     assert!(number(&json, "/drafted") > 0.0);
-    let own = run(&artifact)
-        .args(["--speculate", "0.8"])
-        .run()
-        .assert_ok();
+    let own = run(&artifact).args(["--draft", "0.8"]).run().assert_ok();
     assert_eq!(own.stdout, of_artifact);
     let learning = || {
         let state = ["--adapt", "gradient", "--adapt-state"];
@@ -391,7 +388,7 @@ fn quality_and_active_fractions_are_preserved() {
             .args(["--calibration".into(), text.clone()])
             .args(["--cache".into(), scratch.path("cache")])
             .args(["--report", "json", "--effort", "fast", "--tune", "2"])
-            .args(["--file-size", "110000", "--planes", "2"])
+            .args(["--target-size", "110000", "--planes", "2"])
     };
     elastic("plain.htz").run().assert_ok();
     let report = elastic("out.htz")
@@ -410,7 +407,7 @@ fn quality_and_active_fractions_are_preserved() {
     assert!(number(&report, "/bytes/after") <= 110e3);
     let expected = run(&model).run().assert_ok().stdout;
     for fraction in ["0.8", "1"] {
-        let found = run(&path).args(["--verifier", "source", "--speculate", fraction]);
+        let found = run(&path).args(["--verifier", "source", "--draft", fraction]);
         assert_eq!(found.run().assert_ok().stdout, expected, "{fraction}");
     }
     let whole = fs::read(&path).unwrap();
@@ -490,7 +487,7 @@ fn missing_source_is_refused_in_one_line() {
     }
     let refused = run(&with).args(["--verifier", "./source"]);
     refused.run().assert_refused(1, &["./source"]);
-    let both = run(&with).args(["--verifier", "source", "--speculate"]);
+    let both = run(&with).args(["--verifier", "source", "--draft"]);
     both.arg(&model).run().assert_refused(2, &["--verifier"]);
     let again = htc!["compile", &with, "-o", scratch.path("again.htz")].args(WITH);
     again.run().assert_refused(1, &["an artifact already"]);

@@ -107,7 +107,7 @@ fn pipes_for_texts_plans_and_reports() {
     let output = scratch.path("out.htz");
     for run in [
         htc!["tokenize", &model, "--text", &named],
-        htc!["run", &model, "--prompt-file", &named],
+        htc!["run", &model, "--file", &named],
         htc!["eval", &model, "--text", &named],
         htc!["compile", &model, "-o", &output, "--plan", &named],
         htc![

@@ -18,7 +18,7 @@ fn readers(model: &PathBuf, text: &PathBuf) -> [Htc; 3] {
     [
         htc!["eval", model, "--text", text, "--context", "16"],
         htc!["tokenize", model, "--text", text, "--json"],
-        htc!["run", model, "--prompt-file", text, "-n", "2"],
+        htc!["run", model, "--file", text, "-n", "2"],
     ]
 }
 
@@ -40,7 +40,11 @@ fn text_shorter_than_a_window() {
             context,
             "--json"
         ];
-        assert_refused(run, 1, &["short.txt", context, "longer text", "--ctx-size"]);
+        assert_refused(
+            run,
+            1,
+            &["short.txt", context, "longer text", "shorter window"],
+        );
     }
 }
 

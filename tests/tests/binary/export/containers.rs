@@ -142,9 +142,9 @@ fn missing_biases_are_zero_or_refused() {
     };
     let model = scratch.file("model.gguf", TinyModel::default().bytes());
     let artifact = compiled(&model, &biased(&words, "64"));
-    let out = to_folder(&scratch, &artifact, "out", &["--as", "f32"]);
+    let out = to_folder(&scratch, &artifact, "out", &["--type", "f32"]);
     assert_eq!(json(&out.join("config.json"))["attention_bias"], true);
-    let (gguf, _) = to_gguf(&scratch, &artifact, "out.gguf", &["--as", "f32"]);
+    let (gguf, _) = to_gguf(&scratch, &artifact, "out.gguf", &["--type", "f32"]);
     let tokens: Vec<u32> = (3..43).collect();
     for exported in [&out, &gguf] {
         let difference = super::difference(exported, &artifact, &tokens);

@@ -110,7 +110,7 @@ fn exports_preserve_logits_for_every_architecture_and_form() {
                 };
                 let model = folder.join(source);
                 let (artifact, _) = compile(&scratch, &model, "model.htz", &options);
-                let as_f32 = ["--as", "f32", "--force"];
+                let as_f32 = ["--type", "f32", "--force"];
                 let (gguf, _) = to_gguf(&scratch, &artifact, "out.gguf", &as_f32);
                 let out = to_folder(&scratch, &artifact, "out", &as_f32);
                 for exported in [&gguf, &out] {
@@ -223,7 +223,7 @@ fn same_artifact_gives_identical_bytes() {
     let (artifact, _) = compile(&source, &model, "model.htz", &["--rank", "8"]);
     let mut outputs = Vec::new();
     for threads in ["1", "2", "5"] {
-        let options = ["--as", "q4_0", "--threads", threads];
+        let options = ["--type", "q4_0", "--threads", threads];
         let (path, _) = to_gguf(&scratch, &artifact, &format!("{threads}.gguf"), &options);
         outputs.push(fs::read(path).unwrap());
     }
@@ -237,7 +237,7 @@ fn fallback_types_are_reported() {
     let model = scratch.file("model.gguf", TinyModel::default().bytes());
     let options = ["--rank", "8", "--projections", "q,k,v,o,gate,up,down"];
     let (artifact, _) = compile(&scratch, &model, "model.htz", &options);
-    let (path, report) = to_gguf(&scratch, &artifact, "out.gguf", &["--as", "q4_k"]);
+    let (path, report) = to_gguf(&scratch, &artifact, "out.gguf", &["--type", "q4_k"]);
     let gguf = Gguf::open(&path).unwrap();
     let dtype = |name: &str| gguf.tensor(name).unwrap().ggml_type.name();
     assert_eq!(dtype("blk.0.attn_q.weight"), "Q5_0");
@@ -249,7 +249,10 @@ fn fallback_types_are_reported() {
         notes.any(|n| n.starts_with(count) && n.contains("q4_k") && n.ends_with(dtype))
     };
     assert!(about("q5_0", "12 ") && about("f16", "2 "), "{notes:?}");
-    let said = htc!["export", &artifact, "-o", &path, "--as", "q4_k", "--force"].run();
+    let said = htc![
+        "export", &artifact, "-o", &path, "--type", "q4_k", "--force"
+    ]
+    .run();
     let said = said.assert_ok().stderr;
     assert!(
         said.contains("12 matrices with rows") && said.contains("q5_0"),
@@ -276,7 +279,7 @@ fn memory_stays_at_the_largest_tensor() {
         (&multiplied, "--to-safetensors", "multiplied", "f32"),
     ] {
         let output = scratch.path(name);
-        htc!["export", artifact, option, &output, "--as", form]
+        htc!["export", artifact, option, &output, "--type", form]
             .args(["--threads", "2"])
             .allocations(40 << 20)
             .run()

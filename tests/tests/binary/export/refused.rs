@@ -21,7 +21,7 @@ fn invalid_command_lines_are_usage_errors() {
     htc!["export", &artifact, "-o", &out, "--to-safetensors", &folder]
         .run()
         .assert_refused(2, &["cannot be used with"]);
-    htc!["export", &artifact, "-o", &out, "--as", "iq3_s"]
+    htc!["export", &artifact, "-o", &out, "--type", "iq3_s"]
         .run()
         .assert_refused(2, &["iq3_s", "q4_k", "bf16"]);
     htc![
@@ -29,7 +29,7 @@ fn invalid_command_lines_are_usage_errors() {
         &artifact,
         "--to-safetensors",
         &folder,
-        "--as",
+        "--type",
         "q8_0"
     ]
     .run()
@@ -157,7 +157,7 @@ fn values_out_of_range_are_refused() {
     htc!["export", &artifact, "-o", &out]
         .run()
         .assert_refused(1, &["attn_v", "f16", "--type", "bf16"]);
-    htc!["export", &artifact, "-o", &out, "--as", "bf16"]
+    htc!["export", &artifact, "-o", &out, "--type", "bf16"]
         .run()
         .assert_ok();
 }
@@ -175,7 +175,7 @@ fn interrupted_export_leaves_no_files() {
     let file = target.path("out.gguf");
     let folder = target.path("out");
     for command in [
-        htc!["export", &artifact, "-o", &file, "--as", "q2_k"],
+        htc!["export", &artifact, "-o", &file, "--type", "q2_k"],
         htc!["export", &artifact, "--to-safetensors", &folder],
     ] {
         let mut child = command.arg("--threads").arg("1").spawn();
