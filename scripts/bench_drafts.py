@@ -64,7 +64,7 @@ def main():
     watch, rows = m.Watch(), []
     for model in options.models:
         for fraction in options.fractions or [1.0]:
-            drafts = ("--speculate", fraction, *(("--verifier", options.verifier) if options.verifier else ()))
+            drafts = ("--draft", fraction, *(("--verifier", options.verifier) if options.verifier else ()))
             for length in options.lengths.split(","):
                 m.say(f"{model.name}, {fraction} of it, {length}")
                 plain = options.verifier or model

@@ -154,7 +154,7 @@ def sized(asked, folder, there):
         if any((row["name"], row["asked"]) == (name, size) for row in there):
             continue
         m.say(f"htc, {size}")
-        asks = ["--file-size", size] if size[0].isdigit() else ["--preset", size]
+        asks = ["--target-size", size] if size[0].isdigit() else ["--preset", size]
         made = m.htc(
             asked,
             *("compile", asked.model, "-o", artifact, "--method", "quantise", *asks, "--threads", asked.threads),

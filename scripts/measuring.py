@@ -92,7 +92,7 @@ def run_speeds(options, model, prompt, tokens, threads):
     tokens/s (None for a single one)."""
     ended = htc(
         options,
-        *("run", model, "--prompt-file", prompt, "-n", tokens),
+        *("run", model, "--file", prompt, "-n", tokens),
         *("--temp", 0, "--ignore-eos", "--threads", threads),
     )
     found = SPEEDS.search(ended.err)
