@@ -48,7 +48,8 @@ fn escape_except(text: &str, kept: impl Fn(char) -> bool) -> Cow<'_, str> {
     Cow::Owned(line)
 }
 
-pub(crate) fn escape_truncated(text: &str) -> String {
+/// Returns the first 200 characters of the text, [`escape`]d, with an ellipsis if there are more.
+pub fn escape_truncated(text: &str) -> String {
     const LONGEST: usize = 200;
     let end = text.char_indices().nth(LONGEST).map(|(end, _)| end);
     let mut line = escape(&text[..end.unwrap_or(text.len())]).into_owned();

@@ -56,7 +56,7 @@ fn of_folder() -> SourceMetadata {
 fn artifacts_of_version_2_1_are_reproduced() {
     let mut absent = Vec::new();
     for (name, metadata) in [("gguf", of_gguf()), ("folder", of_folder())] {
-        let bytes = mixed().bytes_with(&[metadata.section().unwrap()]);
+        let bytes = mixed().bytes_with(&[Section::source_metadata(&metadata).unwrap()]);
         let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
         let path = golden.join(format!("v2_1_metadata_{name}.htz"));
         match std::fs::read(&path) {
@@ -73,8 +73,8 @@ fn artifacts_of_version_2_1_are_reproduced() {
         // NaN differs from itself.
         assert_eq!(format!("{found:?}"), format!("{metadata:?}"));
         assert_eq!(
-            found.section().unwrap().bytes(),
-            metadata.section().unwrap().bytes()
+            Section::source_metadata(&found).unwrap().bytes(),
+            Section::source_metadata(&metadata).unwrap().bytes()
         );
         let expected = [
             ("licence", "mit"),
@@ -157,7 +157,7 @@ fn too_long_metadata_are_not_written() {
     let entries = vec![("long".to_owned(), text(&long))];
     let files = BTreeMap::from([("README.md".to_owned(), long)]);
     for metadata in [SourceMetadata::Gguf(entries), SourceMetadata::Folder(files)] {
-        let fault = metadata.section().unwrap_err();
+        let fault = Section::source_metadata(&metadata).unwrap_err();
         assert!(matches!(fault, HtzError::Property { .. }), "{fault}");
     }
 }
@@ -167,7 +167,8 @@ fn the_section_of_a_gguf_is_a_gguf_without_tensors() {
     let mut writer = Writer::new();
     writer.metadata("general.license", text("mit"));
     let entries = vec![("general.license".to_owned(), text("mit"))];
-    let file = mixed().bytes_with(&[SourceMetadata::Gguf(entries).section().unwrap()]);
+    let file =
+        mixed().bytes_with(&[Section::source_metadata(&SourceMetadata::Gguf(entries)).unwrap()]);
     let htz = Htz::parse(&file).unwrap();
     let entry = htz.manifest().section(GGUF_METADATA).unwrap();
     assert_eq!(htz.section(entry).unwrap(), writer.to_bytes().unwrap());

@@ -131,14 +131,15 @@ fn missing_tensors_have_a_remedy() {
     };
     assert_eq!(
         message("lm_head.weight", json!({})),
-        "lm_head.weight is missing; if the head shares the embedding, set tie_word_embeddings to \
+        "tensor \"lm_head.weight\" is missing; if the head shares the embedding, set tie_word_embeddings to \
          true in config.json"
     );
     let said = message("model.norm.weight", json!({}));
-    assert!(said.starts_with("model.norm.weight is missing; "), "{said}");
+    let start = "tensor \"model.norm.weight\" is missing; ";
+    assert!(said.starts_with(start), "{said}");
     assert!(said.ends_with("download or save the model again"), "{said}");
     let said = message("", json!({"attention_bias": true}));
-    assert!(said.contains("_proj.bias is missing"), "{said}");
+    assert!(said.contains("_proj.bias\" is missing"), "{said}");
     assert!(
         said.contains("set attention_bias to false in config.json"),
         "{said}"
@@ -406,6 +407,25 @@ fn computed_buffers_may_be_missing_or_unlisted() {
     write_index(folder.path(), &index);
     let with = ModelFile::open(folder.path()).unwrap();
     assert_eq!(with.tensors.len(), without.tensors.len());
+    let index_file = folder.path().join("model.safetensors.index.json");
+    for file in [SECOND, THIRD] {
+        let tensors = without.tensors.iter().map(|tensor| tensor.name.as_str());
+        let layer = if file == SECOND {
+            "layers.0."
+        } else {
+            "layers.1."
+        };
+        let names: Vec<&str> = tensors.filter(|name| name.contains(layer)).collect();
+        let bytes = model.file(|name| name == buffer || names.contains(&name));
+        fs::write(folder.path().join(file), bytes).unwrap();
+    }
+    for has_index in [true, false] {
+        if !has_index {
+            fs::remove_file(&index_file).unwrap();
+        }
+        let in_two_shards = ModelFile::open(folder.path()).unwrap();
+        assert_eq!(in_two_shards.tensors.len(), without.tensors.len());
+    }
     model.add("model.layers.0.self_attn.rotary_emb.scale", &[2]);
     model.write_sharded(folder.path());
     assert!(matches!(

@@ -176,6 +176,10 @@ fn padding_token_may_be_in_the_configuration_alone() {
         let made = source.to_gguf(Vec::new(), Some(&vocabulary()));
         assert_eq!(made.entries, expected);
         assert_eq!(made.left_out, ["config.json: pad_token_id"]);
+        let made = source.to_folder(own(), Some(&vocabulary()), &[]);
+        assert_eq!(Json::Object(made.config), Json::Object(own().config));
+        assert_eq!(made.generation_config["pad_token_id"], 3);
+        assert_eq!(made.left_out, ["config.json: pad_token_id"]);
     }
 }
 

@@ -161,7 +161,10 @@ fn vocabulary_round_trips_through_gguf() {
             expected.split_before_spaces = false;
             expected.normalization = None;
             expected.match_normalized.clear();
-            expected.tokens = vocabulary.tokens_in_gguf();
+            // The only user-defined token.
+            if expected.tokens[7] == "▁▁" {
+                expected.tokens[7] = "  ".to_owned();
+            }
         }
         if vocabulary.model == SENTENCE_PIECE && !vocabulary.merges.is_empty() {
             expected.merges.clear();

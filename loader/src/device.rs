@@ -35,10 +35,8 @@ impl FromStr for DeviceChoice {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let unknown = || {
-            format!(
-                "this build has the devices {}",
-                DeviceChoice::built().join(", ")
-            )
+            let names = DeviceChoice::names().join(", ");
+            format!("unknown device; this build has {names}")
         };
         match text {
             "auto" => Ok(DeviceChoice::Auto),
@@ -232,7 +230,7 @@ impl<D: Device> Executor for GpuExecutor<D> {
 
 impl DeviceChoice {
     /// Returns the devices that this build has, as they are requested.
-    pub fn built() -> Vec<&'static str> {
+    fn names() -> Vec<&'static str> {
         let mut names = vec!["auto", "cpu"];
         if cfg!(feature = "cuda") {
             names.extend(["cuda", "cuda:N", "cuda:GPU-IDENTIFIER"]);

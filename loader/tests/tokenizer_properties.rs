@@ -137,14 +137,6 @@ fn byte_level() -> Vec<Tokenizer> {
         .into()
 }
 
-const FORMS: [Option<UnicodeForm>; 5] = [
-    None,
-    Some(UnicodeForm::Nfc),
-    Some(UnicodeForm::Nfd),
-    Some(UnicodeForm::Nfkc),
-    Some(UnicodeForm::Nfkd),
-];
-
 fn arbitrary_vocabulary() -> impl Strategy<Value = Vocabulary> {
     let token = (
         prop_oneof![
@@ -167,7 +159,8 @@ fn arbitrary_vocabulary() -> impl Strategy<Value = Vocabulary> {
     let ids = proptest::collection::vec(0u32..26, 0..3);
     let pre = proptest::sample::select(PRE_TOKENIZERS.to_vec());
     let flags = any::<[bool; 10]>();
-    let form = proptest::sample::select(FORMS.to_vec());
+    let form = proptest::sample::select(UnicodeForm::ALL.to_vec());
+    let form = proptest::option::weighted(0.8, form);
     let lists = [ids.clone(), ids.clone(), ids.clone(), ids];
     (tokens, merges, lists, (pre, form), flags).prop_map(
         |(tokens, merges, [ends, before, after, normalized], (pre, form), flags)| {

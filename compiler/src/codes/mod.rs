@@ -6,7 +6,7 @@ use htc_formats::DType;
 use htc_formats::block::{BlockFit, NearbyKind};
 use htc_formats::model::MatrixId;
 
-use crate::math::codes::{CarriedErrors, RowFeedback, clear_outliers, row_limits};
+use crate::math::codes::{CarriedErrors, RowFeedback, clear_outliers, outlier_factors};
 use crate::math::{BlockFormat, ErrorFeedback, FactoriseError, Weight};
 
 /// Damping relative to the mean diagonal of the second moment.
@@ -146,7 +146,7 @@ impl<'a> BlockCoder<'a> {
         stored: &mut [f32],
     ) -> Result<(), FactoriseError> {
         let cols = self.feedback.columns();
-        let limits = row_limits(Weight {
+        let factors = outlier_factors(Weight {
             rows: exact.len() / cols,
             cols,
             values: exact,
@@ -174,7 +174,7 @@ impl<'a> BlockCoder<'a> {
         stored.copy_from_slice(&coded.values);
         let errors = exact.iter().zip(&*stored).map(|(w, value)| w - value);
         let mut errors: Vec<f32> = errors.collect();
-        clear_outliers(&limits, cols, &mut errors);
+        clear_outliers(&factors, cols, &mut errors);
         self.carried.record_errors(self.done, &errors);
         self.done += rows.rows;
         Ok(())

@@ -1,7 +1,9 @@
 //! Checks that an exported model reads as the artifact does.
 
+use htc_formats::architecture::Naming;
+use htc_formats::escape::escape_truncated;
 use htc_formats::model::{HyperParameters, RopePairs};
-use htc_formats::vocab::{TokenKind, Vocabulary};
+use htc_formats::vocab::{TokenKind, UnicodeForm, Vocabulary};
 use serde_json::Value;
 
 use super::ExportError;
@@ -30,20 +32,13 @@ pub(super) fn compare_hyper_parameters(
     })
 }
 
-/// The container of an exported vocabulary.
-#[derive(Clone, Copy, PartialEq)]
-pub(super) enum Container {
-    Gguf,
-    Folder,
-}
-
 /// A folder cannot mark tokens as unused, which become normal ones, or several tokens as unknown,
 /// which become control tokens. A GGUF lacks rules that are reported as lost, and has spaces in
 /// user-defined tokens.
 pub(super) fn compare_vocabularies(
     expected: &Vocabulary,
     found: &Vocabulary,
-    container: Container,
+    container: Naming,
 ) -> Result<(), ExportError> {
     let kind = |kind: &TokenKind| match kind {
         TokenKind::Unused => TokenKind::Normal,
@@ -51,8 +46,8 @@ pub(super) fn compare_vocabularies(
         kind => *kind,
     };
     let texts = match container {
-        Container::Gguf => &expected.tokens_in_gguf(),
-        Container::Folder => &expected.tokens,
+        Naming::Gguf => &expected.tokens_in_gguf(),
+        Naming::HuggingFace => &expected.tokens,
     };
     let tokens = texts.iter().zip(expected.kinds.iter().map(kind));
     let pairs = tokens.zip(found.tokens.iter().zip(found.kinds.iter().map(kind)));
@@ -64,30 +59,51 @@ pub(super) fn compare_vocabularies(
             found: format!("{found:?}"),
         });
     }
-    let common = |of: &Vocabulary| {
-        let flags = (of.add_bos, of.add_eos, of.add_space_prefix);
-        format!("{:?}", (of.tokens.len(), flags))
-    };
-    let rules = |of: &Vocabulary| {
-        let spaces = (
-            of.space_prefix_once,
-            of.space_prefix_if_absent,
-            of.split_before_spaces,
-        );
-        let matched = of.match_normalized.len();
-        format!("{:?}", (common(of), spaces, of.normalization, matched))
-    };
-    let (expected, found) = match container {
-        Container::Gguf => (common(expected), common(found)),
-        Container::Folder => (rules(expected), rules(found)),
-    };
-    if expected == found {
-        Ok(())
-    } else {
-        Err(ExportError::Differs {
-            what: "the vocabulary".to_owned(),
-            expected,
-            found,
-        })
+    let pairs = rules(expected, container)
+        .into_iter()
+        .zip(rules(found, container));
+    for ((name, expected), (_, found)) in pairs {
+        if expected != found {
+            return Err(ExportError::Differs {
+                what: format!("{name} of the vocabulary"),
+                expected: escape_truncated(&expected),
+                found: escape_truncated(&found),
+            });
+        }
     }
+    Ok(())
 }
+
+/// Returns the rules that a container states of a vocabulary, by name.
+fn rules(of: &Vocabulary, container: Naming) -> Vec<(&'static str, String)> {
+    let mut rules = vec![
+        ("number of tokens", of.tokens.len().to_string()),
+        ("add_bos", of.add_bos.to_string()),
+        ("add_eos", of.add_eos.to_string()),
+        ("add_space_prefix", of.add_space_prefix.to_string()),
+    ];
+    if container == Naming::HuggingFace {
+        // An artifact may have any order, and an id twice.
+        let mut normalized = of.match_normalized.clone();
+        normalized.sort_unstable();
+        normalized.dedup();
+        let form = of.normalization.map_or("none", UnicodeForm::name);
+        rules.extend([
+            ("space_prefix_once", of.space_prefix_once.to_string()),
+            (
+                "space_prefix_if_absent",
+                of.space_prefix_if_absent.to_string(),
+            ),
+            ("split_before_spaces", of.split_before_spaces.to_string()),
+            ("normalization", form.to_owned()),
+            (
+                "match_normalized",
+                format!("{} ids, {normalized:?}", normalized.len()),
+            ),
+        ]);
+    }
+    rules
+}
+
+#[cfg(test)]
+mod tests;

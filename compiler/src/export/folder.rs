@@ -8,7 +8,7 @@ use std::io::{self, Read as _, Write};
 use std::path::Path;
 
 use htc_formats::DType;
-use htc_formats::architecture::HuggingFaceConfig;
+use htc_formats::architecture::{HuggingFaceConfig, Naming};
 use htc_formats::folder::{Folder, TemporaryFolder};
 use htc_formats::htz::HtzError;
 use htc_formats::limits::MAX_CONFIG_BYTES;
@@ -20,7 +20,6 @@ use htc_formats::vocab::HuggingFaceFiles;
 use safetensors::tensor::{Dtype, View, serialize_to_file};
 use serde_json::{Map, Value, json};
 
-use super::check::Container;
 use super::output::OutputTensor;
 use super::produce::Producer;
 use super::{ExportError, check, gguf};
@@ -282,7 +281,7 @@ fn reopen(path: &Path, model: &ModelFile) -> Result<(), ExportError> {
     check::compare_hyper_parameters(&model.hyper, RopePairs::Halves, &found)?;
     match (&model.vocabulary, &opened.vocabulary) {
         (Ok(expected), Ok(found)) => {
-            check::compare_vocabularies(expected, found, Container::Folder)
+            check::compare_vocabularies(expected, found, Naming::HuggingFace)
         }
         (Ok(_), Err(error)) => Err(ExportError::Reopened(error.to_string())),
         (Err(_), _) => Ok(()),

@@ -2,14 +2,13 @@ use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
-use htc_formats::architecture;
+use htc_formats::architecture::{self, Naming};
 use htc_formats::folder::Folder;
 use htc_formats::gguf::{Contents, GgmlType, Value, Writer};
 use htc_formats::map::MappedFile;
 use htc_formats::source::ModelFile;
 use htc_formats::vocab::Vocabulary;
 
-use super::check::Container;
 use super::output::OutputTensor;
 use super::produce::Producer;
 use super::{ExportError, check};
@@ -150,7 +149,7 @@ fn reopen(bytes: &[u8], model: &ModelFile) -> Result<(), ExportError> {
     match &model.vocabulary {
         Ok(expected) => {
             let found = Vocabulary::from_gguf(&contents).map_err(|error| unreadable(&error))?;
-            check::compare_vocabularies(expected, &found, Container::Gguf)
+            check::compare_vocabularies(expected, &found, Naming::Gguf)
         }
         Err(_) => Ok(()),
     }

@@ -148,7 +148,8 @@ fn gguf_notes(file: &ModelFile) -> Vec<String> {
     let mut notes = Vec::new();
     if let Ok(vocabulary) = &file.vocabulary {
         let lost = vocabulary.properties_lost_in_gguf();
-        notes.extend(lost.iter().map(|what| format!("GGUF cannot say {what}")));
+        let note = |property| format!("GGUF cannot express: {property}");
+        notes.extend(lost.into_iter().map(note));
     }
     let hyper = &file.hyper;
     // llama.cpp applies the entry only to architectures with a pattern of windows (Gemma); check

@@ -75,7 +75,7 @@ impl CheckedSource {
         let mut sections = vec![tokenizer_section(&source)?];
         let read = SourceMetadata::read(&source);
         if let Some(metadata) = read.metadata {
-            sections.push(metadata.section()?);
+            sections.push(Section::source_metadata(&metadata)?);
         }
         Ok(CheckedSource {
             source,

@@ -10,7 +10,7 @@ use htc_formats::source::ModelTensor;
 use crate::calibrate::CalibratedInput;
 use crate::codes::BlockCoder;
 use crate::gradient::Gradients;
-use crate::math::codes::{limits_of_sizes, row_size};
+use crate::math::codes::{outlier_factors_of_sizes, row_size};
 use crate::math::{
     ErrorFeedback, SecondMoment, Weight, dense_energies, weighted_dense_energies,
     weighted_row_errors,
@@ -109,8 +109,8 @@ pub(super) struct OutlierRow {
     pub row: usize,
     /// Position among the given rows.
     position: usize,
-    /// Factor to the limit, below 1.
-    limit: f32,
+    /// Factor by which its size counts, below 1.
+    factor: f32,
 }
 
 /// Returns the outliers among rows of a matrix, the largest first.
@@ -128,16 +128,16 @@ fn outlier_rows(
         encode::check_finite(source, tensor, &values, row)?;
         sizes.push(row_size(&values));
     }
-    let limits = limits_of_sizes(&sizes).into_iter().enumerate();
-    let beyond = limits.filter(|&(_, limit)| limit < 1.0);
+    let factors = outlier_factors_of_sizes(&sizes).into_iter().enumerate();
+    let beyond = factors.filter(|&(_, factor)| factor < 1.0);
     let mut found: Vec<OutlierRow> = beyond
-        .map(|(position, limit)| OutlierRow {
+        .map(|(position, factor)| OutlierRow {
             row: among[position] as usize,
             position,
-            limit,
+            factor,
         })
         .collect();
-    found.sort_by(|a, b| a.limit.total_cmp(&b.limit).then(a.row.cmp(&b.row)));
+    found.sort_by(|a, b| a.factor.total_cmp(&b.factor).then(a.row.cmp(&b.row)));
     Ok(found)
 }
 

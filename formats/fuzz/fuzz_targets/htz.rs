@@ -4,7 +4,7 @@
 //! major version; its first byte is the number of 256-byte units of manifest.
 #![no_main]
 
-use htc_formats::htz::{ALIGNMENT, Digest, FORMAT_MAJOR, HEADER_BYTES, Htz, MAGIC};
+use htc_formats::htz::{ALIGNMENT, Digest, FORMAT_MAJOR, HEADER_BYTES, Htz, MAGIC, Section};
 use htc_formats::metadata::FolderFiles;
 use libfuzzer_sys::fuzz_target;
 
@@ -29,7 +29,7 @@ fn use_it(file: &[u8]) {
         let _ = metadata.summary();
         let _ = metadata.to_gguf(Vec::new(), vocabulary.as_ref());
         let _ = metadata.to_folder(FolderFiles::default(), vocabulary.as_ref(), &[]);
-        let _ = metadata.section();
+        let _ = Section::source_metadata(&metadata);
     }
     let _ = htz.verify_all(|_| {});
 }

@@ -4,7 +4,6 @@ use std::fmt;
 
 use super::{SUPPORTED, hugging_face};
 use crate::CodecError;
-use crate::escape::escape_truncated;
 use crate::gguf::GgufError;
 use crate::model::HyperError;
 use crate::safetensors::SafetensorsError;
@@ -71,7 +70,7 @@ pub enum BindError {
         found: usize,
     },
     /// Missing tensor.
-    #[error("{tensor} is missing; {remedy}", tensor = escape_truncated(tensor))]
+    #[error("tensor {tensor:?} is missing; {remedy}")]
     MissingTensor {
         /// Tensor name.
         tensor: String,

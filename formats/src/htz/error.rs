@@ -283,7 +283,7 @@ impl fmt::Display for Record {
 }
 
 impl Record {
-    pub(crate) fn error(
+    pub(super) fn error(
         &self,
         property: &'static str,
         expected: impl ToString,

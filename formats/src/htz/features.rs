@@ -1,6 +1,6 @@
 //! Features that an artifact requires of its readers.
 
-use super::layout::{FOLDER_METADATA, GGUF_METADATA, Header, KERNELS};
+use super::layout::{Header, KERNELS, METADATA_SECTIONS};
 use super::manifest::{Manifest, TensorEntry};
 use super::{HtzError, TOKENIZER};
 use crate::DType;
@@ -65,13 +65,13 @@ const EXPERTS: &str = "experts";
 /// Layer to probe chosen by the user (1.4).
 pub(super) const PROBE: &str = "probe";
 
-const KNOWN_SECTIONS: [&str; 4] = [TOKENIZER, KERNELS, GGUF_METADATA, FOLDER_METADATA];
+/// Sections besides [`METADATA_SECTIONS`].
+const KNOWN_SECTIONS: [&str; 2] = [TOKENIZER, KERNELS];
 
 /// Returns the smallest minor version that has all that a manifest uses.
 pub(super) fn minor_version(manifest: &Manifest) -> u16 {
-    let is_metadata = |name: &str| [GGUF_METADATA, FOLDER_METADATA].contains(&name);
     let mut sections = manifest.sections.iter();
-    u16::from(sections.any(|entry| is_metadata(&entry.name)))
+    u16::from(sections.any(|entry| METADATA_SECTIONS.contains(&entry.name.as_str())))
 }
 
 /// Checks that this build supports the features and sections that an artifact requires. Sections
@@ -81,13 +81,14 @@ pub(super) fn check_requirements<'a>(
     mut sections: impl Iterator<Item = (&'a str, bool)>,
     header: &Header,
 ) -> Result<(), HtzError> {
+    let is_known = |name| KNOWN_SECTIONS.contains(&name) || METADATA_SECTIONS.contains(&name);
     let unknown = features
         .iter()
         .map(String::as_str)
         .find(|feature| !KNOWN_FEATURES.contains(feature))
         .or_else(|| {
             sections
-                .find(|(name, required)| *required && !KNOWN_SECTIONS.contains(name))
+                .find(|(name, required)| *required && !is_known(*name))
                 .map(|(name, _)| name)
         });
     match unknown {

@@ -47,6 +47,9 @@ pub const GGUF_METADATA: &str = "metadata.gguf";
 /// Section with the metadata of a source folder (2.1), as a JSON object of texts by file name.
 pub const FOLDER_METADATA: &str = "metadata.folder";
 
+/// Sections with the metadata of a source; an artifact has at most one.
+pub(super) const METADATA_SECTIONS: [&str; 2] = [GGUF_METADATA, FOLDER_METADATA];
+
 const DIGESTED_BYTES: usize = HEADER_BYTES - 32;
 
 const RESERVED_BYTES: usize = 24;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer};
 
-use super::layout::{FOLDER_METADATA, GGUF_METADATA, Header, KERNELS, TOKENIZER};
+use super::layout::{Header, KERNELS, METADATA_SECTIONS, TOKENIZER};
 use super::{
     HtzError, KernelCode, Manifest, SectionEntry, TensorEntry, check, features, section, version_1,
 };
@@ -150,13 +150,13 @@ impl<B: Deref<Target: Deref<Target = [u8]>>> Htz<B> {
     /// # Errors
     /// [`HtzError::Digest`], [`HtzError::Property`].
     pub fn source_metadata(&self) -> Result<Option<SourceMetadata>, HtzError> {
-        let names = [GGUF_METADATA, FOLDER_METADATA];
+        let is_metadata = |name: &str| METADATA_SECTIONS.contains(&name);
         let mut sections = self.manifest.sections.iter();
-        let Some(entry) = sections.find(|entry| names.contains(&entry.name.as_str())) else {
+        let Some(entry) = sections.find(|entry| is_metadata(&entry.name)) else {
             return Ok(None);
         };
-        SourceMetadata::check_length(&entry.name, entry.decoded_length)?;
-        SourceMetadata::parse(&entry.name, &self.section(entry)?).map(Some)
+        section::check_length_of_metadata(&entry.name, entry.decoded_length)?;
+        section::parse_source_metadata(&entry.name, &self.section(entry)?).map(Some)
     }
 
     /// Compares a tensor of this artifact with its digest.

@@ -1,5 +1,7 @@
 //! Sections: data other than tensors, encoded and decoded within bounds.
 
+use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::io::Read as _;
 
 use serde::Deserialize;
@@ -7,11 +9,13 @@ use serde::de::{Deserializer, IgnoredAny};
 
 use super::check::max_decoded_length;
 use super::features::{TOKENIZER_RULES, VOCABULARY};
-use super::layout::{KERNELS, MAX_SECTION_BYTES, TOKENIZER};
+use super::layout::{FOLDER_METADATA, GGUF_METADATA, KERNELS, MAX_SECTION_BYTES, TOKENIZER};
 use super::{Digest, Encoding, HtzError, KernelCode, Record, SectionEntry};
 use crate::bounded_json;
 use crate::escape::escape_truncated;
-use crate::limits::{MAX_MERGES, MAX_VOCABULARY};
+use crate::gguf::{Contents, Writer};
+use crate::limits::{MAX_MERGES, MAX_METADATA_FILES, MAX_SOURCE_METADATA_BYTES, MAX_VOCABULARY};
+use crate::metadata::SourceMetadata;
 use crate::vocab::{Vocabulary, VocabularyError};
 
 const ZSTD_LEVEL: i32 = 19;
@@ -68,6 +72,31 @@ impl Section {
     /// Creates the optional section [`KERNELS`].
     pub fn kernels(code: &KernelCode) -> Result<Section, HtzError> {
         Section::new(KERNELS, false, &code.to_bytes())
+    }
+
+    /// Creates the optional section [`GGUF_METADATA`] or [`FOLDER_METADATA`].
+    ///
+    /// # Errors
+    /// [`HtzError::Property`] for more than [`MAX_SOURCE_METADATA_BYTES`].
+    pub fn source_metadata(metadata: &SourceMetadata) -> Result<Section, HtzError> {
+        let (name, data) = match metadata {
+            SourceMetadata::Gguf(entries) => {
+                let mut writer = Writer::new();
+                for (key, value) in entries {
+                    writer.metadata(key.clone(), value.clone());
+                }
+                let data = writer.to_bytes();
+                let data = data.map_err(|error| invalid_metadata(GGUF_METADATA, &error))?;
+                (GGUF_METADATA, data)
+            }
+            SourceMetadata::Folder(files) => {
+                let data = serde_json::to_vec(files);
+                let data = data.map_err(|error| invalid_metadata(FOLDER_METADATA, &error))?;
+                (FOLDER_METADATA, data)
+            }
+        };
+        check_length_of_metadata(name, data.len() as u64)?;
+        Section::new(name, false, &data)
     }
 
     /// Entry in the manifest; the writer sets its offset.
@@ -169,6 +198,45 @@ pub(super) fn parse_kernels(data: &[u8]) -> Result<KernelCode, HtzError> {
         let found = escape_truncated(&error.to_string());
         Record::Section(KERNELS.to_owned()).error("content", "compiled kernels", found)
     })
+}
+
+/// Checks the decoded length of the section `name` of metadata.
+pub(super) fn check_length_of_metadata(name: &str, found: u64) -> Result<(), HtzError> {
+    if found <= MAX_SOURCE_METADATA_BYTES {
+        return Ok(());
+    }
+    let expected = format!("at most {MAX_SOURCE_METADATA_BYTES}");
+    Err(Record::Section(name.to_owned()).error("decoded length", expected, found))
+}
+
+/// Parses the decoded bytes of the section `name` of metadata.
+pub(super) fn parse_source_metadata(name: &str, data: &[u8]) -> Result<SourceMetadata, HtzError> {
+    let metadata = if name == GGUF_METADATA {
+        let contents = Contents::parse(data).map_err(|error| invalid_metadata(name, &error))?;
+        if let Some(tensor) = contents.tensors().first() {
+            let problem = format!("tensor {:?}", tensor.name);
+            return Err(invalid_metadata(name, &problem));
+        }
+        SourceMetadata::Gguf(contents.metadata().to_vec())
+    } else {
+        let files = files_of_folder(data).map_err(|error| invalid_metadata(name, &error))?;
+        SourceMetadata::Folder(files)
+    };
+    let checked = metadata.check();
+    checked.map_err(|problem| invalid_metadata(name, &problem))?;
+    Ok(metadata)
+}
+
+fn files_of_folder(data: &[u8]) -> serde_json::Result<BTreeMap<String, String>> {
+    let mut json = serde_json::Deserializer::from_slice(data);
+    let files = bounded_json::deserialize(&mut json, MAX_METADATA_FILES + 1)?;
+    json.end()?;
+    BTreeMap::deserialize(files)
+}
+
+fn invalid_metadata(name: &str, error: &dyn Display) -> HtzError {
+    let found = escape_truncated(&error.to_string());
+    Record::Section(name.to_owned()).error("content", "metadata of the source", found)
 }
 
 #[derive(Deserialize)]

@@ -6,7 +6,8 @@ use serde_json::{Value as Json, json};
 
 use super::card::{self, README};
 use super::gguf::{
-    SAMPLING, SPECIAL_TOKENS, TEMPLATE, TEMPLATE_NAMES, architecture_prefix, is_of_file,
+    PAD_TOKEN_ID, SAMPLING, SPECIAL_TOKENS, TEMPLATE, TEMPLATE_NAMES, architecture_prefix,
+    is_of_file,
 };
 use super::{Object, SourceMetadata, object};
 use crate::gguf::{FromValue as _, Value};
@@ -136,7 +137,7 @@ const OF_OTHER_FILES: [&str; 8] = [
 const TOKEN_LISTS: [&str; 2] = ["additional_special_tokens", "extra_special_tokens"];
 
 /// Defaults in a configuration that the source may replace.
-const REPLACEABLE: [&str; 3] = ["attention_dropout", "pad_token_id", "use_cache"];
+const REPLACEABLE: [&str; 3] = ["attention_dropout", PAD_TOKEN_ID, "use_cache"];
 
 /// Longest value in the table of a model card.
 const MAX_CARD_VALUE_BYTES: usize = 4096;
@@ -157,7 +158,7 @@ pub struct FolderFiles {
 }
 
 /// Returns true for a key that hyper-parameters and vocabulary state.
-pub(super) fn is_stated(key: &str) -> bool {
+pub(super) fn is_config_key_of_artifact(key: &str) -> bool {
     STATED.contains(&key)
 }
 
@@ -266,8 +267,16 @@ fn from_files(
         for (key, value) in config {
             let unknown = || !names_known_tokens(&key, &value, &ids);
             if REPLACEABLE.contains(&key.as_str()) && !value.is_null() {
-                target.insert(key, value);
-            } else if target.contains_key(&key) || is_stated(&key) || key == "chat_template" {
+                // transformers fails for an id beyond the vocabulary.
+                if key == PAD_TOKEN_ID && ids.of_number(&value).is_none() {
+                    files.left_out.push(format!("{name}: {key}"));
+                } else {
+                    target.insert(key, value);
+                }
+            } else if target.contains_key(&key)
+                || is_config_key_of_artifact(&key)
+                || key == "chat_template"
+            {
                 continue;
             } else if OF_OTHER_FILES.contains(&key.as_str()) || unknown() {
                 files.left_out.push(format!("{name}: {key}"));
@@ -392,7 +401,7 @@ impl EntryConverter<'_> {
         config.insert((*name).to_owned(), json!(text));
         if *name == "pad_token" {
             for config in [&mut self.files.config, &mut self.files.generation_config] {
-                config.insert("pad_token_id".to_owned(), json!(id));
+                config.insert(PAD_TOKEN_ID.to_owned(), json!(id));
             }
         }
         true

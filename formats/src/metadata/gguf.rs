@@ -7,6 +7,7 @@ use super::folder::{
     self, CONFIG, GENERATION_CONFIG, SPECIAL_TOKENS_MAP, TOKENIZER_CONFIG, TokenIds,
     named_templates,
 };
+use super::read::is_entry_of_artifact;
 use super::{Object, SourceMetadata, object};
 use crate::gguf::{ALIGNMENT_KEY, Array, FromValue as _, Value};
 use crate::vocab::{END_KEYS, Vocabulary};
@@ -34,25 +35,18 @@ pub(super) const SPECIAL_TOKENS: [(&str, &str); 4] = [
 
 const EOS_KEY: &str = "tokenizer.ggml.eos_token_id";
 
-/// Entries that state a vocabulary, besides [`END_KEYS`]. One that an export has not is not true of
-/// its vocabulary.
-const OF_VOCABULARY: [&str; 13] = [
+/// Entries that state a vocabulary, besides [`END_KEYS`] and those that metadata never have. One that
+/// an export has not is not true of its vocabulary.
+const OF_VOCABULARY: [&str; 6] = [
     EOS_KEY,
-    "tokenizer.chat_template",
     "tokenizer.ggml.add_bos_token",
     "tokenizer.ggml.add_eos_token",
     "tokenizer.ggml.add_space_prefix",
     "tokenizer.ggml.bos_token_id",
-    "tokenizer.ggml.merges",
-    "tokenizer.ggml.model",
-    "tokenizer.ggml.pre",
-    "tokenizer.ggml.scores",
-    "tokenizer.ggml.token_type",
-    "tokenizer.ggml.tokens",
     "tokenizer.ggml.unknown_token_id",
 ];
 
-const PAD_TOKEN_ID: &str = "pad_token_id";
+pub(super) const PAD_TOKEN_ID: &str = "pad_token_id";
 
 /// Further chat templates: their names, and the prefix of a template.
 pub(super) const TEMPLATE_NAMES: &str = "tokenizer.chat_templates";
@@ -110,8 +104,9 @@ fn from_entries(own: Vec<(String, Value)>, source: &[(String, Value)]) -> GgufEn
         let is_architecture = architecture
             .as_ref()
             .is_some_and(|prefix| key.starts_with(prefix));
-        let is_of_vocabulary =
-            OF_VOCABULARY.contains(&key.as_str()) || is_end(key) && !has_same_ends;
+        let is_of_vocabulary = OF_VOCABULARY.contains(&key.as_str())
+            || is_entry_of_artifact(key)
+            || is_end(key) && !has_same_ends;
         if is_architecture || is_of_vocabulary || is_of_file(key) {
             made.left_out.push(key.clone());
         } else {
@@ -156,13 +151,15 @@ fn from_files(
     for (key, value) in &generation {
         match sampling(key, value) {
             Some(entry) => found.push(entry),
-            None if folder::is_stated(key) || key == PAD_TOKEN_ID || value.is_null() => {}
+            None if folder::is_config_key_of_artifact(key)
+                || key == PAD_TOKEN_ID
+                || value.is_null() => {}
             None => leave(GENERATION_CONFIG, key),
         }
     }
     let config = object(files, CONFIG);
     for (key, value) in &config {
-        if !folder::is_stated(key) && key != PAD_TOKEN_ID && !value.is_null() {
+        if !folder::is_config_key_of_artifact(key) && key != PAD_TOKEN_ID && !value.is_null() {
             leave(CONFIG, key);
         }
     }
@@ -227,7 +224,10 @@ fn from_files(
 fn keys_without_entry(object: &Object) -> impl Iterator<Item = &String> {
     let entries = object.iter().filter(|(key, value)| {
         let special = SPECIAL_TOKENS.iter().any(|(name, _)| name == key);
-        !special && key.as_str() != "chat_template" && !folder::is_stated(key) && !value.is_null()
+        !special
+            && key.as_str() != "chat_template"
+            && !folder::is_config_key_of_artifact(key)
+            && !value.is_null()
     });
     entries.map(|(key, _)| key)
 }

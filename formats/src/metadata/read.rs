@@ -32,7 +32,7 @@ const STATED: [&str; 8] = [
 ];
 
 /// Returns true for an entry of a GGUF that no metadata of a source has.
-pub(super) fn is_stated(key: &str) -> bool {
+pub(super) fn is_entry_of_artifact(key: &str) -> bool {
     STATED.contains(&key)
 }
 
@@ -114,7 +114,7 @@ impl Reader {
         // Header, and padding at the end.
         self.left -= 64;
         for (key, value) in contents.metadata() {
-            if is_stated(key) || key.starts_with("split.") {
+            if is_entry_of_artifact(key) || key.starts_with("split.") {
                 continue;
             }
             let mut alone = Writer::new();

@@ -170,25 +170,15 @@ fn open_numbered_shards(folder: &Path) -> Result<Vec<Shard>, SourceError> {
         return Err(refused(SafetensorsError::TooManyFiles { found: count }));
     }
     let mut shards: Vec<Shard> = Vec::with_capacity(count);
-    let mut places: HashMap<String, usize> = HashMap::new();
     for number in 1..=count {
         let name = format!("model-{number:05}-of-{count:05}.safetensors");
         let Some(map) = map_if_present(folder, &name)? else {
             let error = SafetensorsError::MissingNumberedShard;
             return Err(error_in_file(&folder.join(&name), error));
         };
-        let shard = parse_shard(map)?;
-        for tensor in shard.contents.tensors() {
-            if let Some(other) = places.insert(tensor.name.clone(), number) {
-                let error = SafetensorsError::TwoShards {
-                    tensor: tensor.name.clone(),
-                    other: format!("model-{other:05}-of-{count:05}.safetensors"),
-                };
-                return Err(error_in_file(shard.map.path(), error));
-            }
-        }
-        shards.push(shard);
+        shards.push(parse_shard(map)?);
     }
+    places(&shards)?;
     Ok(shards)
 }
 
@@ -230,29 +220,37 @@ fn open_indexed_shards(folder: &Path, file: &MappedFile) -> Result<Vec<Shard>, S
     Ok(shards)
 }
 
+/// Returns the names of the tensors in a shard other than computed buffers.
+fn tensors(shard: &Shard) -> impl Iterator<Item = &str> {
+    let names = shard.contents.tensors().iter().map(|t| t.name.as_str());
+    names.filter(|name| !is_computed_buffer(name))
+}
+
+/// Returns the shard of every tensor but computed buffers, which each shard may have.
+fn places(shards: &[Shard]) -> Result<HashMap<&str, usize>, SourceError> {
+    let mut places = HashMap::new();
+    for (place, shard) in shards.iter().enumerate() {
+        for tensor in tensors(shard) {
+            if let Some(other) = places.insert(tensor, place) {
+                let other = shards[other].map.path().file_name().unwrap_or_default();
+                let error = SafetensorsError::TwoShards {
+                    tensor: tensor.to_owned(),
+                    other: other.to_string_lossy().into_owned(),
+                };
+                return Err(error_in_file(shard.map.path(), error));
+            }
+        }
+    }
+    Ok(places)
+}
+
 fn check_index(index: &Index, shards: &[Shard]) -> Result<(), SourceError> {
     let refused = |shard: usize, error| Err(error_in_file(shards[shard].map.path(), error));
-    let mut places: HashMap<&str, usize> = HashMap::new();
+    let places = places(shards)?;
     for (place, shard) in shards.iter().enumerate() {
-        let names = shard.contents.tensors().iter().map(|t| t.name.as_str());
-        for tensor in names.filter(|name| !is_computed_buffer(name)) {
-            if let Some(other) = places.insert(tensor, place) {
-                return refused(
-                    place,
-                    SafetensorsError::TwoShards {
-                        tensor: tensor.to_owned(),
-                        other: index.shards()[other].clone(),
-                    },
-                );
-            }
-            if index.shard_of(tensor).is_none() {
-                return refused(
-                    place,
-                    SafetensorsError::Unlisted {
-                        tensor: tensor.to_owned(),
-                    },
-                );
-            }
+        if let Some(tensor) = tensors(shard).find(|tensor| index.shard_of(tensor).is_none()) {
+            let tensor = tensor.to_owned();
+            return refused(place, SafetensorsError::Unlisted { tensor });
         }
     }
     let listed = index.tensors().iter();

@@ -138,6 +138,9 @@ fn is_false(value: &bool) -> bool {
 /// GGUF's name of SentencePiece: merges by the scores of tokens, or by `merges` if any.
 pub const SENTENCE_PIECE: &str = "llama";
 
+/// U+2581, which SentencePiece writes for a space.
+pub const SPACE: &str = "\u{2581}";
+
 /// GGUF's name of byte-level BPE: merges by `merges`.
 pub const BYTE_LEVEL: &str = "gpt2";
 
@@ -326,11 +329,6 @@ impl Vocabulary {
         self.tokens.get(id as usize).map_or("", String::as_str)
     }
 
-    /// Returns true for a token that is matched before the text is split or merged.
-    fn is_user_defined(&self, id: u32) -> bool {
-        self.kinds.get(id as usize) == Some(&TokenKind::UserDefined)
-    }
-
     /// Returns the token that a merge makes: the one with the texts of both parts; `ids` are those of
     /// the texts. In a SentencePiece vocabulary user-defined tokens have a space where others have
     /// U+2581, since they are matched against raw text.
@@ -340,8 +338,8 @@ impl Vocabulary {
         if self.model == BYTE_LEVEL {
             return found.copied();
         }
-        let stored = || ids.get(text.replace(' ', "\u{2581}").as_str());
-        let raw = || ids.get(text.replace('\u{2581}', " ").as_str());
+        let stored = || ids.get(text.replace(' ', SPACE).as_str());
+        let raw = || ids.get(text.replace(SPACE, " ").as_str());
         found.or_else(stored).or_else(raw).copied()
     }
 
@@ -380,8 +378,7 @@ impl Vocabulary {
         let mut tokens = self.tokens.iter().zip(&self.kinds);
         self.model == SENTENCE_PIECE
             && !self.merges.is_empty()
-            && tokens
-                .any(|(text, kind)| *kind == TokenKind::UserDefined && text.contains('\u{2581}'))
+            && tokens.any(|(text, kind)| *kind == TokenKind::UserDefined && text.contains(SPACE))
     }
 
     /// Returns true if the space prefix is part of the normalisation: every text gets it.

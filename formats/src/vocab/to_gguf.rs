@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use super::from_gguf::END_KEYS;
 use super::splits::all_splits;
-use super::{BYTE_LEVEL, PreTokenizer, TokenKind, Vocabulary};
+use super::{BYTE_LEVEL, PreTokenizer, SPACE, TokenKind, UnicodeForm, Vocabulary};
 use crate::gguf::{Array, Value};
 
 impl Vocabulary {
@@ -72,48 +72,44 @@ impl Vocabulary {
         let byte_level = self.model == BYTE_LEVEL;
         let tokens = self.tokens.iter().zip(&self.kinds);
         let text = |(text, kind): (&String, &TokenKind)| match kind {
-            TokenKind::UserDefined if !byte_level => text.replace('\u{2581}', " "),
+            TokenKind::UserDefined if !byte_level => text.replace(SPACE, " "),
             _ => text.clone(),
         };
         tokens.map(text).collect()
     }
 
-    /// Returns descriptions of the properties that GGUF cannot express.
-    pub fn properties_lost_in_gguf(&self) -> Vec<&'static str> {
+    /// Returns the properties that GGUF cannot express, as nouns.
+    pub fn properties_lost_in_gguf(&self) -> Vec<String> {
         let byte_level = self.model == BYTE_LEVEL;
         let default = |id: Option<u32>| id.is_none() && !byte_level && self.tokens.len() > 2;
+        let form = self.normalization.map_or("none", UnicodeForm::name);
+        let form = format!("Unicode normalisation ({form})");
         [
-            (
-                self.collapse_spaces,
-                "that runs of spaces are one space to the vocabulary",
-            ),
+            (self.collapse_spaces, "collapsing runs of spaces to one"),
             (
                 self.space_prefix_once,
-                "that a text which begins with a space, or follows a special token, gets no other one before it",
+                "space prefix only at the start of a text that has no space (Metaspace, prepend_scheme first)",
             ),
             (
                 self.space_prefix_if_absent,
-                "that a text which begins with a space gets no other one before it",
+                "no space prefix before a text that begins with a space (prepend_scheme always)",
             ),
             (
                 self.split_before_spaces,
-                "that no token is merged across a space",
+                "splitting before spaces (Metaspace, split)",
             ),
-            (
-                self.normalization.is_some(),
-                "that texts are normalised to a Unicode form",
-            ),
+            (self.normalization.is_some(), form.as_str()),
             (
                 !self.match_normalized.is_empty(),
-                "which special tokens are matched after a text is normalised",
+                "added tokens with normalized: true",
             ),
             (
                 self.has_literal_spaces(),
-                "that user-defined tokens of U+2581 are not matched with spaces",
+                "user-defined tokens that contain U+2581",
             ),
             (
                 !self.strip_before.is_empty() || !self.strip_after.is_empty(),
-                "which special tokens take the whitespace beside them away (llama.cpp knows Phi 3 by its name)",
+                "lstrip and rstrip of added tokens",
             ),
             (
                 self.end_of_generation.len() > END_KEYS.len(),
@@ -121,15 +117,16 @@ impl Vocabulary {
             ),
             (
                 default(self.bos) || default(self.eos) || default(self.unknown),
-                "that there is no such token, where BOS, EOS or the unknown token is missing",
+                "absence of BOS, EOS or the unknown token",
             ),
             (
                 !byte_level && !self.merges.is_empty() && !self.merges_are_scores(),
-                "the merges, which no scores of tokens stand for",
+                "merges that no scores of tokens stand for",
             ),
         ]
         .into_iter()
-        .filter_map(|(lost, what)| lost.then_some(what))
+        .filter(|(lost, _)| *lost)
+        .map(|(_, what)| what.to_owned())
         .collect()
     }
 
@@ -164,7 +161,10 @@ impl Vocabulary {
         else {
             return false;
         };
-        made.retain(|&token| !self.is_user_defined(token));
+        // Matched before a text is split or merged.
+        let is_user_defined =
+            |token| self.kinds.get(token as usize) == Some(&TokenKind::UserDefined);
+        made.retain(|&token| !is_user_defined(token));
         let mut runs = made.clone();
         runs.dedup();
         let distinct: HashSet<u32> = made.iter().copied().collect();

@@ -16,23 +16,28 @@ pub enum UnicodeForm {
     Nfkd,
 }
 
-const NAMES: [(&str, UnicodeForm); 4] = [
-    ("NFC", UnicodeForm::Nfc),
-    ("NFD", UnicodeForm::Nfd),
-    ("NFKC", UnicodeForm::Nfkc),
-    ("NFKD", UnicodeForm::Nfkd),
-];
-
 impl UnicodeForm {
+    /// All forms.
+    pub const ALL: [UnicodeForm; 4] = [
+        UnicodeForm::Nfc,
+        UnicodeForm::Nfd,
+        UnicodeForm::Nfkc,
+        UnicodeForm::Nfkd,
+    ];
+
     /// Returns the form with a name such as `NFC`.
     pub fn from_name(name: &str) -> Option<Self> {
-        let (_, form) = NAMES.iter().find(|(known, _)| *known == name)?;
-        Some(*form)
+        let mut all = UnicodeForm::ALL.into_iter();
+        all.find(|form| form.name() == name)
     }
 
     /// Returns the name, such as `NFC`.
     pub fn name(self) -> &'static str {
-        let found = NAMES.iter().find(|(_, form)| *form == self);
-        found.map_or("", |(name, _)| name)
+        match self {
+            UnicodeForm::Nfc => "NFC",
+            UnicodeForm::Nfd => "NFD",
+            UnicodeForm::Nfkc => "NFKC",
+            UnicodeForm::Nfkd => "NFKD",
+        }
     }
 }

@@ -29,7 +29,7 @@ fn device_names_round_trip() {
     ] {
         let error = name.parse::<DeviceChoice>().unwrap_err();
         assert!(
-            error.starts_with("this build has the devices auto, cpu"),
+            error.starts_with("unknown device; this build has auto, cpu"),
             "{error}"
         );
     }

@@ -29,16 +29,13 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::OnceLock;
 
-use htc_formats::vocab::{BYTE_LEVEL, TokenKind, Vocabulary, VocabularyError};
+use htc_formats::vocab::{BYTE_LEVEL, SPACE, TokenKind, Vocabulary, VocabularyError};
 
 use byte_level::ByteLevelBpe;
 use characters::CharacterBpe;
 pub use decode::StreamDecoder;
 use merge::ScoreMerger;
 use pieces::{Piece, SpecialTokens, TextPiece, push_escaped};
-
-/// Space inside a SentencePiece vocabulary.
-const SPACE: &str = "\u{2581}";
 
 /// Marks a missing token, node or position.
 const ABSENT: u32 = u32::MAX;

@@ -20,7 +20,9 @@ pub use coded::CodedTile;
 pub use columns::{ColumnEnergies, ColumnScales};
 pub use levels::{CodebookEncoder, NearestLevel};
 pub use matrix::encode_column_groups;
-pub use outliers::{MAX_ROW_RATIO, clear_outliers, limits_of_sizes, row_limits, row_size};
+pub use outliers::{
+    MAX_ROW_RATIO, clear_outliers, outlier_factors, outlier_factors_of_sizes, row_size,
+};
 pub use rows::{CarriedErrors, OutputBlock, RowFeedback};
 pub use strip::{MAX_FIT_COLUMNS, QuantisationGuide, TileCoder};
 pub use trellis::{PathStart, Viterbi};

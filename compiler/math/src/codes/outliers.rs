@@ -13,11 +13,11 @@ use crate::Weight;
 /// errors of five-bit codes of the others.
 pub const MAX_ROW_RATIO: f32 = 32.0;
 
-/// Returns the factor by which each row's size is limited where it competes with the others: 1
-/// except for rows beyond [`MAX_ROW_RATIO`].
-pub fn row_limits(rows: Weight<'_>) -> Vec<f32> {
+/// Returns the factor by which each row's size counts where it competes with the others: 1 except
+/// for rows beyond [`MAX_ROW_RATIO`], which count as one at the limit.
+pub fn outlier_factors(rows: Weight<'_>) -> Vec<f32> {
     let rows = rows.values.chunks_exact(rows.cols.max(1));
-    limits_of_sizes(&rows.map(row_size).collect::<Vec<f64>>())
+    outlier_factors_of_sizes(&rows.map(row_size).collect::<Vec<f64>>())
 }
 
 /// Returns the root mean square of a row.
@@ -26,8 +26,8 @@ pub fn row_size(row: &[f32]) -> f64 {
     (sum / row.len().max(1) as f64).sqrt()
 }
 
-/// Returns the limits of rows of these sizes.
-pub fn limits_of_sizes(sizes: &[f64]) -> Vec<f32> {
+/// Returns the factors of [`outlier_factors`] for rows of these sizes.
+pub fn outlier_factors_of_sizes(sizes: &[f64]) -> Vec<f32> {
     let mut ranked: Vec<f64> = sizes.iter().copied().filter(|&size| size > 0.0).collect();
     ranked.sort_by(f64::total_cmp);
     let quartile = ranked.get(3 * ranked.len() / 4).copied();
@@ -42,10 +42,10 @@ pub fn limits_of_sizes(sizes: &[f64]) -> Vec<f32> {
     sizes.iter().map(factor).collect()
 }
 
-/// Zeroes the rows of `values` that exceed the limit.
-pub fn clear_outliers(limits: &[f32], cols: usize, values: &mut [f32]) {
-    let rows = values.chunks_exact_mut(cols.max(1)).zip(limits);
-    let beyond = rows.filter(|&(_, &limit)| limit < 1.0);
+/// Zeroes the rows of `values` whose factor is below 1.
+pub fn clear_outliers(factors: &[f32], cols: usize, values: &mut [f32]) {
+    let rows = values.chunks_exact_mut(cols.max(1)).zip(factors);
+    let beyond = rows.filter(|&(_, &factor)| factor < 1.0);
     beyond.for_each(|(row, _)| row.fill(0.0));
 }
 

@@ -14,7 +14,7 @@ use htc_formats::bands::{
 
 use super::coded::{CodedColumnGroup, CodedTile};
 use super::metric::QuadMetric;
-use super::outliers::{clear_outliers, row_limits};
+use super::outliers::{clear_outliers, outlier_factors};
 use super::refit::ColumnFit;
 use super::rows::CarriedErrors;
 use super::trellis::PathStart;
@@ -72,8 +72,8 @@ pub(super) struct TileState {
     pub values: Vec<f32>,
     counts: Vec<f32>,
     scales: Vec<f32>,
-    /// Limits of the sizes in `scales`.
-    limits: Vec<f32>,
+    /// [`outlier_factors`] of the sizes in `scales`.
+    factors: Vec<f32>,
     pub coded: CodedTile,
 }
 
@@ -129,7 +129,7 @@ impl<'a> TileCoder<'a> {
             return Err(length);
         }
         let first = index * TILE_ROWS;
-        let limits = row_limits(rows);
+        let factors = outlier_factors(rows);
         let step = self.carried.rows_per_step().unwrap_or(TILE_ROWS);
         let mut coded = CodedTile::default();
         let mut ends: EndStates = vec![None; cols.div_ceil(QUAD)];
@@ -145,7 +145,7 @@ impl<'a> TileCoder<'a> {
                 },
                 ends: end == rows.rows,
             };
-            let mut strip = self.begin(first, rows, &part, &limits)?;
+            let mut strip = self.begin(first, rows, &part, &factors)?;
             for band in 0..self.codes.len() {
                 self.quantise_column_group(&mut strip, band, &part, &mut ends)?;
                 if let Some(feedback) = feedback {
@@ -158,11 +158,11 @@ impl<'a> TileCoder<'a> {
             let exact = &rows.values[start * cols..end * cols];
             let pairs = exact.iter().zip(&strip.values);
             let mut errors: Vec<f32> = pairs.map(|(w, value)| w - value).collect();
-            clear_outliers(&limits[start..end], cols, &mut errors);
+            clear_outliers(&factors[start..end], cols, &mut errors);
             self.carried.record_errors(first + start, &errors);
             if let (Some(fit), Some(feedback)) = (&mut self.fit, feedback) {
                 let rows = self.guide.rows;
-                clear_outliers(&limits[start..end], cols, &mut strip.values);
+                clear_outliers(&factors[start..end], cols, &mut strip.values);
                 fit.add(first + start, &strip.values, &errors, rows, feedback);
             }
             coded.append(strip.coded);
@@ -206,7 +206,7 @@ impl<'a> TileCoder<'a> {
         first: usize,
         rows: Weight<'_>,
         part: &RowRange,
-        limits: &[f32],
+        factors: &[f32],
     ) -> Result<TileState, FactoriseError> {
         let cols = rows.cols;
         let all = || {
@@ -252,7 +252,7 @@ impl<'a> TileCoder<'a> {
             values: vec![0.0; count * cols],
             counts: counts.collect(),
             scales: of_trellis,
-            limits: all().map(|row| limits[row]).collect(),
+            factors: all().map(|row| factors[row]).collect(),
             coded: CodedTile {
                 row_scales: scales,
                 column_groups: Vec::with_capacity(self.codes.len()),
@@ -400,8 +400,8 @@ impl TileState {
         let rows = &self.scales;
         let sizes = rows
             .iter()
-            .zip(&self.limits)
-            .map(|(row, limit)| row * limit);
+            .zip(&self.factors)
+            .map(|(row, factor)| row * factor);
         let sizes: Vec<f32> = sizes.collect();
         // In units of the mean row, to stay within the range of f32.
         let mean = sizes.iter().map(|&row| f64::from(row).powi(2)).sum::<f64>();

@@ -14,7 +14,7 @@ const EXPERT_KEYS: [&str; 4] = [
     "moe_num_experts",
 ];
 
-fn all() -> impl Iterator<Item = (&'static ModelType, &'static Architecture)> {
+pub(super) fn all() -> impl Iterator<Item = (&'static ModelType, &'static Architecture)> {
     SUPPORTED.iter().flat_map(|architecture| {
         let types = architecture.model_types.iter();
         types.map(|model| (model, *architecture))

@@ -1,4 +1,8 @@
+use std::collections::{BTreeMap, BTreeSet};
+
 use super::*;
+use crate::metadata::{FolderFiles, SourceMetadata};
+use crate::model::LongRope;
 
 /// Defaults of the configuration classes of transformers 5.
 #[test]
@@ -74,6 +78,79 @@ fn window_of_experts_is_in_every_layer_if_it_is_used() {
     assert_eq!((used.positions, used.full_layers.len()), (16, 0));
 }
 
+const FACTS: ConfigFacts<'static> = ConfigFacts {
+    tied: false,
+    biases: &[],
+    dtype: DType::F32,
+    rope_factors: None,
+    long_rope_factors: None,
+    bos: None,
+    eos: None,
+};
+
+/// Returns the keys written for a model and for variants of it that its type supports.
+fn written_keys(hyper: &HyperParameters) -> BTreeSet<String> {
+    let factors = vec![1.5; hyper.rope_dimensions / 2];
+    let scaled = ConfigFacts {
+        rope_factors: Some(&factors),
+        long_rope_factors: Some(&factors),
+        ..FACTS
+    };
+    let [mut partly, mut long, mut unlimited] = [hyper, hyper, hyper].map(Clone::clone);
+    partly.rope_dimensions /= 2;
+    long.forward.long_rope = Some(LongRope {
+        original_context: hyper.context / 2,
+        attention_factor: 1.0,
+    });
+    unlimited.forward.sliding_window = None;
+    let written = HuggingFaceConfig::new(hyper, &FACTS).unwrap();
+    let variants = [
+        (&partly, &FACTS),
+        (&long, &scaled),
+        (hyper, &scaled),
+        (&unlimited, &FACTS),
+    ];
+    let variants = variants.map(|(hyper, facts)| HuggingFaceConfig::new(hyper, facts));
+    let all = variants.into_iter().flatten().chain([written]);
+    all.flat_map(|written| written.json.into_iter().map(|(key, _)| key))
+        .collect()
+}
+
+/// A key of the source would state another model than the export is.
+#[test]
+fn keys_of_a_source_do_not_replace_written_ones() {
+    let mut keys = BTreeSet::new();
+    for (model, _) in model_types::all() {
+        let json = format!("{{\"model_type\":\"{}\"}}", model.name);
+        let map = config::parse(json.as_bytes()).unwrap();
+        let (hyper, _) = Reader::new(&map).unwrap().hyper_parameters().unwrap();
+        keys.extend(written_keys(&hyper));
+    }
+    for key in [
+        "attention_bias",
+        "final_logit_softcapping",
+        "layer_types",
+        "max_window_layers",
+        "moe_intermediate_size",
+        "num_local_experts",
+        "original_max_position_embeddings",
+        "partial_rotary_factor",
+        "query_pre_attn_scalar",
+        "rope_local_base_freq",
+        "use_sliding_window",
+    ] {
+        assert!(keys.contains(key), "{key}");
+    }
+    let config: serde_json::Map<_, _> = keys.into_iter().map(|key| (key, 1.into())).collect();
+    let config = serde_json::to_string(&config).unwrap();
+    let source = BTreeMap::from([("config.json".to_owned(), config)]);
+    let made = SourceMetadata::Folder(source).to_folder(FolderFiles::default(), None, &[]);
+    let copied: Vec<String> = made.config.into_iter().map(|(key, _)| key).collect();
+    // These change nothing that the model computes.
+    assert_eq!(copied, ["attention_dropout", "use_cache"]);
+    assert_eq!(made.left_out, ["config.json: pad_token_id"]);
+}
+
 #[test]
 fn experts_round_trip_through_config() {
     let read = |json: &str| {
@@ -106,16 +183,7 @@ fn experts_round_trip_through_config() {
         if model_type == "mixtral" {
             hyper.ffn = other.ffn;
         }
-        let facts = ConfigFacts {
-            tied: false,
-            biases: &[],
-            dtype: DType::F32,
-            rope_factors: None,
-            long_rope_factors: None,
-            bos: None,
-            eos: None,
-        };
-        let written = HuggingFaceConfig::new(&hyper, &facts).unwrap();
+        let written = HuggingFaceConfig::new(&hyper, &FACTS).unwrap();
         let json = serde_json::to_string(&written.json).unwrap();
         assert_eq!(read(&json), hyper, "{json}");
     }

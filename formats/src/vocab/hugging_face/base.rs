@@ -13,6 +13,7 @@ pub(super) const ADDED_SCORE: f32 = -1000.0;
 const PADDING_SCORE: f32 = -10000.0;
 
 /// Tokens and their rules, before special tokens are assigned.
+#[derive(Default)]
 pub(super) struct VocabularyBuilder {
     pub(super) vocabulary: Vocabulary,
     /// Added tokens follow.
@@ -34,9 +35,7 @@ impl VocabularyBuilder {
             max_ids: 2 * (own + added),
             model_tokens: own,
             vocabulary,
-            strips: [HashSet::new(), HashSet::new()],
-            normalized: Vec::new(),
-            others_added: false,
+            ..VocabularyBuilder::default()
         }
     }
 
@@ -77,11 +76,8 @@ impl VocabularyBuilder {
         let entries = model.vocab.0;
         let mut base = VocabularyBuilder {
             max_ids: 2 * (entries.len() + added_tokens.len() + configured.len()),
-            model_tokens: 0,
             vocabulary,
-            strips: [HashSet::new(), HashSet::new()],
-            normalized: Vec::new(),
-            others_added: false,
+            ..VocabularyBuilder::default()
         };
         for (text, id) in entries {
             if !byte_level && model.unk_token.as_ref() == Some(&text) {

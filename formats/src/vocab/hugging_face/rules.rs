@@ -4,9 +4,7 @@
 use super::json::{Component, ComponentStep, Pattern, TokenizerJson};
 use super::pre_tokenizer::{self, describe_component, map_steps};
 use super::unsupported_json;
-use crate::vocab::{BYTE_LEVEL, SENTENCE_PIECE, UnicodeForm, Vocabulary, VocabularyError};
-
-const SPACE: &str = "\u{2581}";
+use crate::vocab::{BYTE_LEVEL, SENTENCE_PIECE, SPACE, UnicodeForm, Vocabulary, VocabularyError};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Normalizer {
@@ -180,6 +178,17 @@ fn metaspace(component: &Component) -> Option<(Scheme, bool)> {
     Some((scheme, component.split.unwrap_or(true)))
 }
 
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Decoder {
+    ByteLevel,
+    /// Replaces U+2581 by spaces.
+    Spaces,
+    ByteFallback,
+    Fuse,
+    /// Strips one space before a text.
+    StripFirstSpace,
+}
+
 /// A missing decoder says nothing. Any other must give the text that the tokenizer here decodes.
 fn check_decoder(
     decoder: Option<&Component>,
@@ -189,39 +198,47 @@ fn check_decoder(
         return Ok(());
     };
     let steps = map_steps(decoder, decoder_of, decoder_of);
-    let steps: Vec<&str> = steps.iter().map(String::as_str).collect();
-    let (known, supported): (&[&str], _) = if vocabulary.model == BYTE_LEVEL {
-        (&["ByteLevel"], "ByteLevel")
+    let steps: Option<Vec<Decoder>> = steps.into_iter().collect();
+    let (known, supported): (&[Decoder], _) = if vocabulary.model == BYTE_LEVEL {
+        (&[Decoder::ByteLevel], "ByteLevel")
     } else if vocabulary.add_space_prefix {
         (
-            &["spaces", "ByteFallback", "Fuse", "first space"],
+            &[
+                Decoder::Spaces,
+                Decoder::ByteFallback,
+                Decoder::Fuse,
+                Decoder::StripFirstSpace,
+            ],
             "Replace of U+2581 by a space, ByteFallback, Fuse, Strip of the space before a text",
         )
     } else {
         (
-            &["spaces", "ByteFallback", "Fuse"],
+            &[Decoder::Spaces, Decoder::ByteFallback, Decoder::Fuse],
             "Replace of U+2581 by a space, ByteFallback, Fuse (no space is put before a text)",
         )
     };
-    if steps == known {
+    if steps.as_deref() == Some(known) {
         return Ok(());
     }
     let found = describe_component(Some(decoder));
     Err(unsupported_json("decoder", found, supported))
 }
 
-fn decoder_of<P>(step: &ComponentStep<P>) -> String {
+fn decoder_of<P>(step: &ComponentStep<P>) -> Option<Decoder> {
     let content = step.content.as_deref();
     match (step.kind.as_str(), &step.pattern) {
-        ("Replace", Some(Pattern::String(space))) if space == SPACE && content == Some(" ") => {
-            "spaces".to_owned()
+        ("Replace", Some(Pattern::String(space))) => {
+            (space == SPACE && content == Some(" ")).then_some(Decoder::Spaces)
         }
-        ("Strip", None) if (content, step.start, step.stop) == (Some(" "), Some(1), Some(0)) => {
-            "first space".to_owned()
+        ("Strip", None) => {
+            let is_first = (content, step.start, step.stop) == (Some(" "), Some(1), Some(0));
+            is_first.then_some(Decoder::StripFirstSpace)
         }
         // These have no parameters that change the text.
-        ("ByteLevel" | "ByteFallback" | "Fuse", None) => step.kind.clone(),
-        (other, _) => format!("unknown {other}"),
+        ("ByteLevel", None) => Some(Decoder::ByteLevel),
+        ("ByteFallback", None) => Some(Decoder::ByteFallback),
+        ("Fuse", None) => Some(Decoder::Fuse),
+        _ => None,
     }
 }
 

@@ -10,9 +10,7 @@ use serde_json::{Map, Value, json};
 
 use super::{HuggingFaceFiles, pre_tokenizer, scores, sentence_piece};
 use crate::limits::MAX_MERGES;
-use crate::vocab::{BYTE_LEVEL, TokenKind, Vocabulary, VocabularyError};
-
-const SPACE: &str = "\u{2581}";
+use crate::vocab::{BYTE_LEVEL, SPACE, TokenKind, Vocabulary, VocabularyError};
 
 impl HuggingFaceFiles {
     /// Returns the files of a vocabulary, for a model of `context` positions, without

@@ -4,9 +4,9 @@ use super::*;
 use crate::codes::{QuantisationGuide, encode_column_groups};
 use crate::random::Rng;
 
-fn limits(rows: &[&[f32]]) -> Vec<f32> {
+fn factors(rows: &[&[f32]]) -> Vec<f32> {
     let values: Vec<f32> = rows.concat();
-    row_limits(Weight {
+    outlier_factors(Weight {
         rows: rows.len(),
         cols: rows[0].len(),
         values: &values,
@@ -22,21 +22,21 @@ fn only_a_row_beyond_the_limit_is_reduced_to_it() {
     (rows[1], rows[4]) = (far, at);
     let mut expected = [1.0; 10];
     expected[1] = 0.005;
-    assert_eq!(limits(&rows), expected);
+    assert_eq!(factors(&rows), expected);
 }
 
 #[test]
 fn rows_that_are_a_quarter_of_all_are_no_outliers() {
     let (ordinary, far): (&[f32], &[f32]) = (&[1.0], &[1e5]);
-    assert_eq!(limits(&[ordinary, ordinary, ordinary, far]), [1.0; 4]);
-    assert_eq!(limits(&[far]), [1.0]);
+    assert_eq!(factors(&[ordinary, ordinary, ordinary, far]), [1.0; 4]);
+    assert_eq!(factors(&[far]), [1.0]);
 }
 
 /// Reserved tokens have rows of zeros.
 #[test]
 fn rows_of_zeros_do_not_count() {
     let (zero, ordinary): (&[f32], &[f32]) = (&[0.0], &[1.0]);
-    assert_eq!(limits(&[zero, zero, zero, zero, ordinary]), [1.0; 5]);
+    assert_eq!(factors(&[zero, zero, zero, zero, ordinary]), [1.0; 5]);
 }
 
 #[test]
