@@ -45,7 +45,7 @@ pub enum PassError {
     #[error("there is no text to calibrate on; give one at least")]
     NoText,
     /// The text is shorter than a window.
-    #[error("{found} tokens, one window needs {needed}; give a longer text or a shorter window")]
+    #[error("{found} tokens, one window needs {needed}; give a longer text or a smaller `context`")]
     TextTooShort {
         /// Tokens of the text.
         found: usize,

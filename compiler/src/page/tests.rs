@@ -29,7 +29,7 @@ fn report() -> Value {
         "perplexity_ratio": 1.0417, "perplexity_ratio_interval": [1.0383, 1.0452]});
     json!({
         "source": "<script>alert(1)</script>.gguf", "source_sha256": digest(), "artifact": "a\"b&c.htz",
-        "bytes": {"before": 4000, "after": 2000}, "request": {"budget": {"ratio": 0.5}, "allocator": "uniform"},
+        "bytes": {"before": 4000, "after": 2000}, "bits_per_weight": 16.0, "request": {"budget": {"ratio": 0.5}, "allocator": "uniform"},
         "parameters": {"before": 1000, "after": 500}, "selected_parameters": {"before": 900, "after": 400},
         "selected_bytes": {"before": 900, "after": 400}, "ratio": 0.5,
         "projections": [{"projection": "q", "factorised": 2, "dense": 0, "rank": [4, 4],

@@ -324,6 +324,10 @@ impl Failure {
                 error: ExecError::KvRange { .. },
                 ..
             }) => format!("{message}, else keep the KV cache in float32 (--kv f32)"),
+            // There the option has another name than in a compilation.
+            Failure::Evaluate(PassError::TextTooShort { .. }) => {
+                message.replace("`context`", "--ctx-size")
+            }
             _ => flags::with_option_names(&message),
         }
     }
