@@ -127,7 +127,7 @@ fn full_rank_gives_the_logits_of_the_source() {
             "q,k,v,gate,up",
         ],
     ] {
-        let model = compiled(&scratch, &path, options[1], options);
+        let model = compiled(&scratch, &path, &format!("{}.htz", options[1]), options);
         for found in logits(&model, &TOKENS, &positions, 2) {
             let difference = largest_difference(&found, &expected);
             assert!(difference < 1e-4, "{options:?}: {difference:.2e}");

@@ -207,7 +207,8 @@ fn artifact_of_twice_the_perplexity_is_a_warning() {
     let demo = demo("reference-7m-f16.gguf");
     let compile = |rank: &str, output: &str| {
         let run = htc!["compile", &demo, scratch.path("out.htz"), "--force", output];
-        run.args(["--method", "low-rank", "--rank", rank]).run()
+        let run = run.args(["--method", "low-rank", "--rank", rank]);
+        run.as_typed().run()
     };
     let useless = compile("4", "--json");
     let ratio = |report: &Value| number(report, "/quality/evaluation/perplexity_ratio");

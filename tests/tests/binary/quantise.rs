@@ -150,7 +150,8 @@ fn each_kind_of_code_is_closer_than_the_previous() {
 #[test]
 fn threads_and_plans_give_the_same_bytes() {
     let scratch = Scratch::new();
-    let asked = ["--target-size", "4MB"];
+    // A single type is predicted to lose less than twice as much here.
+    let asked = ["--target-size", "2MB"];
     let with = |name: &str, threads: &str| {
         let options = [&asked[..], &["--threads", threads]].concat();
         let report = compile(&scratch, name, &options).run().json();

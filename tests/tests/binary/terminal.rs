@@ -95,7 +95,7 @@ fn file_contents_cannot_control_the_terminal() {
         "-p".as_ref(),
         "the".as_ref(),
     ];
-    let short = ["-n", "8", "--temp", "2", "--ignore-eos"];
+    let short = ["-n", "8", "--temp", "2", "--seed", "0", "--ignore-eos"];
     for run in [
         htc!["inspect", &model],
         htc!["inspect", &model, "--json"],

@@ -40,11 +40,7 @@ fn text_shorter_than_a_window() {
             context,
             "--json"
         ];
-        assert_refused(
-            run,
-            1,
-            &["short.txt", context, "longer text", "shorter window"],
-        );
+        assert_refused(run, 1, &["short.txt", context, "longer text", "--ctx-size"]);
     }
 }
 
