@@ -27,6 +27,7 @@ pub(super) fn rms_norm<T: Number>(
 }
 
 /// Computes one row of [`rms_norm`]; returns its `r`.
+#[inline]
 pub(super) fn norm_row<T: Number>(x: &[T], weight: &[T], epsilon: f64, out: &mut [T]) -> T {
     let mean = sum_of(x, x, |a, b| a * b) / x.len().max(1) as f64;
     let r = T::nearest(1.0 / (mean + epsilon).sqrt());
@@ -58,6 +59,7 @@ pub(super) fn rms_norm_back<T: Number>(
 }
 
 /// One row of [`rms_norm_back`]: `dx += r (w ∘ dy) − x r³ (w ∘ dy) · x / n`.
+#[inline]
 pub(super) fn norm_row_back<T: Number>(x: &[T], weight: &[T], r: T, dy: &[T], dx: &mut [T]) {
     let products = x.iter().zip(weight).zip(dy);
     let dot: f64 = products
@@ -92,6 +94,7 @@ pub(super) fn norm_weight_back<T: Number>(
 }
 
 /// One row of [`norm_weight_back`].
+#[inline]
 pub(super) fn norm_weight_row_back<T: Number>(x: &[T], r: T, dy: &[T], sums: &mut [f64]) {
     for ((sum, &x), &dy) in sums.iter_mut().zip(x).zip(dy) {
         *sum += (x * r * dy).into();
@@ -180,6 +183,7 @@ pub(super) fn activate_back<T: Number>(
 /// Numbers of a task, a multiple of [`TASK_ROWS`].
 const NUMBERS: usize = 1 << 14;
 
+#[inline]
 fn value_and_slope<T: Number>(activation: Activation, x: T) -> [T; 2] {
     let one = T::from(1.0);
     match activation {

@@ -48,14 +48,17 @@ pub(super) trait Number:
 macro_rules! number {
     ($type:ident, $exp:path) => {
         impl Number for $type {
+            #[inline]
             fn nearest(x: f64) -> Self {
                 x as $type
             }
 
+            #[inline]
             fn exp(self) -> Self {
                 $exp(self)
             }
 
+            #[inline]
             fn tanh(self) -> Self {
                 $type::tanh(self)
             }
@@ -78,6 +81,7 @@ number!(f64, f64::exp);
 
 /// Returns `eˣ` to a few ulps, clamped to normal numbers, by the polynomial of Cephes (Moshier).
 /// Unlike the system's function, loops over it vectorise.
+#[inline]
 fn exp_f32(x: f32) -> f32 {
     /// Adding it leaves an integer in the last bits.
     const ROUND: f32 = 12_582_912.0;
@@ -105,6 +109,7 @@ fn exp_f32(x: f32) -> f32 {
 const CHAINS: usize = 8;
 
 /// Returns `Σ f(xᵢ, yᵢ)` in float64, for slices of the same length.
+#[inline]
 pub(super) fn sum_of<T: Number>(x: &[T], y: &[T], f: impl Fn(f64, f64) -> f64) -> f64 {
     let ((x, x_rest), (y, y_rest)) = (x.as_chunks::<CHAINS>(), y.as_chunks::<CHAINS>());
     let mut chains = [0.0; CHAINS];
@@ -121,6 +126,7 @@ pub(super) fn sum_of<T: Number>(x: &[T], y: &[T], f: impl Fn(f64, f64) -> f64) -
 }
 
 /// Returns the largest of numbers that are not NaN.
+#[inline]
 pub(super) fn largest<T: Number>(x: &[T]) -> T {
     let larger = |max: T, x: T| if x > max { x } else { max };
     let (chunks, rest) = x.as_chunks::<CHAINS>();
