@@ -38,10 +38,8 @@ pub fn path() -> PathBuf {
 }
 
 /// Spares the tester's home.
-fn next_to_binary(name: &str) -> OsString {
-    let mut path = path();
-    path.pop();
-    path.join(name).into()
+pub(crate) fn next_to_binary(name: &str) -> PathBuf {
+    path().with_file_name(name)
 }
 
 /// `htc!["compile", &input, "-o", &output]`: a run with arguments that are strings or paths.
@@ -102,8 +100,14 @@ impl Htc {
             folder: None,
             user: None,
             variables: vec![
-                ("XDG_STATE_HOME", Some(next_to_binary("state-of-tests"))),
-                ("XDG_CACHE_HOME", Some(next_to_binary("cache-of-tests"))),
+                (
+                    "XDG_STATE_HOME",
+                    Some(next_to_binary("state-of-tests").into()),
+                ),
+                (
+                    "XDG_CACHE_HOME",
+                    Some(next_to_binary("cache-of-tests").into()),
+                ),
                 // Runs are the same on every machine.
                 ("CUDA_VISIBLE_DEVICES", Some("-1".into())),
             ],

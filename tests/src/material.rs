@@ -1,6 +1,11 @@
 //! Models and texts that the suites do not generate.
 
+use std::fs;
 use std::path::{Path, PathBuf};
+
+use htc_formats::gguf::{Gguf, Value, Writer};
+
+use crate::binary::next_to_binary;
 
 /// Names of the small models in `tests/fixtures/architectures`, which have dense feed-forward networks.
 pub const ARCHITECTURES: [&str; 9] = [
@@ -36,6 +41,45 @@ pub fn demo(name: &str) -> PathBuf {
         "{} is missing from the repository; check it out again",
         path.display()
     );
+    path
+}
+
+/// Returns the path of the demo model with its first layers alone, for tests that need trained weights
+/// but no good text.
+pub fn demo_of_layers(layers: u32) -> PathBuf {
+    let model = Gguf::open(demo("reference-7m-f16.gguf")).unwrap();
+    let path = next_to_binary(&format!("demo-of-{layers}-layers.gguf"));
+    // Other tests may have it mapped.
+    if path.is_file() {
+        return path;
+    }
+    let is_kept = |name: &str| match name.strip_prefix("blk.") {
+        Some(rest) => rest.split('.').next().unwrap().parse::<u32>().unwrap() < layers,
+        None => true,
+    };
+    let mut writer = Writer::new();
+    for (key, value) in model.metadata() {
+        let value = match &**key {
+            "llama.block_count" => Value::U32(layers),
+            _ => value.clone(),
+        };
+        writer.metadata(key.clone(), value);
+    }
+    for tensor in model
+        .tensors()
+        .iter()
+        .filter(|tensor| is_kept(&tensor.name))
+    {
+        writer.tensor(
+            &tensor.name,
+            tensor.ggml_type,
+            &tensor.dims,
+            model.bytes(tensor),
+        );
+    }
+    let written = path.with_extension(std::process::id().to_string());
+    fs::write(&written, writer.to_bytes().unwrap()).unwrap();
+    fs::rename(&written, &path).unwrap();
     path
 }
 

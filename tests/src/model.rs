@@ -149,7 +149,7 @@ impl TinyModel {
     #[must_use]
     pub fn large() -> Self {
         TinyModel {
-            layers: 8,
+            layers: 4,
             width: 512,
             heads: 8,
             kv_heads: 8,

@@ -8,17 +8,17 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use htc_tests::binary::wait;
-use htc_tests::material::demo;
+use htc_tests::material::{demo, demo_of_layers};
 use htc_tests::{Htc, Scratch, TinyModel, htc};
 use serde_json::Value;
 
-use super::{METHODS, compile_demo};
+use super::{METHODS, compile_calibrated};
 
-const MODEL: &str = "reference-7m-f16.gguf";
+const LAYERS: u32 = 4;
 
 fn compile(scratch: &Scratch, output: &str, options: &[&str]) -> Htc {
-    let half = ["--ratio", "0.6", "--calibration-tokens", "4096"];
-    compile_demo(scratch, output, demo(TEXT).as_path())
+    let half = ["--ratio", "0.6", "--calibration-tokens", "2048"];
+    compile_calibrated(scratch, &demo_of_layers(LAYERS), output, &demo(TEXT))
         .args(half)
         .args(options)
 }
@@ -57,7 +57,7 @@ fn output_error_falls_from_none_to_activation_to_whiten() {
             let run = compile(&scratch, "out.htz", &["--gauge", gauge, "--method", method]);
             let report = run.run().assert_ok().json();
             assert_eq!(report["calibration"]["gauge"], gauge);
-            assert_eq!(report["calibration"]["tokens"], 4096);
+            assert_eq!(report["calibration"]["tokens"], 2048);
             errors.push(output_error(&report));
             htc!["verify", scratch.path("out.htz")].run().assert_ok();
         }
@@ -82,7 +82,7 @@ fn cached_statistics_give_identical_bytes() {
         .run()
         .assert_ok()
         .json();
-    assert_eq!(found_layers(&second), 8);
+    assert_eq!(found_layers(&second), u64::from(LAYERS));
     assert_eq!(fs::read(scratch.path("second.htz")).unwrap(), bytes);
     fs::remove_dir_all(scratch.path("cache")).unwrap();
     let third = compile(&scratch, "third.htz", &["--threads", "2"])
@@ -104,15 +104,15 @@ fn damaged_statistics_are_reported_and_recomputed() {
     let scratch = Scratch::new();
     compile(&scratch, "out.htz", &[]).run().assert_ok();
     let expected = fs::read(scratch.path("out.htz")).unwrap();
-    let layer = cached_calibration(&scratch).join("layer-0003");
+    let layer = cached_calibration(&scratch).join("layer-0002");
     let good = fs::read(&layer).unwrap();
     let mut flipped = good.clone();
     flipped[good.len() / 2] ^= 1;
-    let of_another = fs::read(cached_calibration(&scratch).join("layer-0002")).unwrap();
+    let of_another = fs::read(cached_calibration(&scratch).join("layer-0001")).unwrap();
     for bad in [&flipped[..], &good[..good.len() - 1], b"", &of_another] {
         fs::write(&layer, bad).unwrap();
         let outcome = compile(&scratch, "again.htz", &[]).run().assert_ok();
-        assert!(outcome.stderr.contains("layer-0003"), "{}", outcome.stderr);
+        assert!(outcome.stderr.contains("layer-0002"), "{}", outcome.stderr);
         assert_eq!(fs::read(scratch.path("again.htz")).unwrap(), expected);
         assert_eq!(fs::read(&layer).unwrap(), good);
     }
@@ -127,7 +127,7 @@ fn killed_calibration_resumes() {
     fs::remove_dir_all(&folder).unwrap();
     let mut child = compile(&scratch, "killed.htz", &[]).spawn();
     let begun = Instant::now();
-    while !folder.join("layer-0002").exists() {
+    while !folder.join("layer-0001").exists() {
         assert!(begun.elapsed() < Duration::from_secs(60));
         std::thread::sleep(Duration::from_millis(1));
     }
@@ -138,10 +138,10 @@ fn killed_calibration_resumes() {
         .run()
         .assert_ok()
         .json();
-    assert!(found_layers(&report) >= 3, "{}", found_layers(&report));
+    assert!(found_layers(&report) >= 2, "{}", found_layers(&report));
     assert_eq!(fs::read(scratch.path("resumed.htz")).unwrap(), expected);
     let left = names(&folder);
-    let layers = (0..8).map(|layer| format!("layer-{layer:04}"));
+    let layers = (0..LAYERS).map(|layer| format!("layer-{layer:04}"));
     let head = ["head".to_owned()].into_iter();
     let expected: Vec<String> = head.chain(layers).chain(["lock".to_owned()]).collect();
     assert_eq!(left, expected);
@@ -170,7 +170,7 @@ fn complete_read_only_cache_suffices() {
     }
     let readable = Command::new("sh")
         .args(["-c", "cat \"$0\" > /dev/null"])
-        .arg(demo(MODEL))
+        .arg(demo_of_layers(LAYERS))
         .uid(NOBODY)
         .status();
     if root && !readable.is_ok_and(|status| status.success()) {
@@ -189,10 +189,10 @@ fn complete_read_only_cache_suffices() {
         }
     };
     let report = run("read.htz").assert_ok().json();
-    assert_eq!(found_layers(&report), 8);
+    assert_eq!(found_layers(&report), u64::from(LAYERS));
     assert_eq!(fs::read(scratch.path("read.htz")).unwrap(), expected);
     mode(&folder, 0o755);
-    fs::remove_file(folder.join("layer-0007")).unwrap();
+    fs::remove_file(folder.join("layer-0003")).unwrap();
     mode(&folder, 0o555);
     let outcome = run("other.htz");
     assert_eq!(outcome.code(), Some(1));
@@ -208,14 +208,14 @@ fn damaged_stream_restarts_the_calibration() {
     compile(&scratch, "out.htz", &[]).run().assert_ok();
     let expected = fs::read(scratch.path("out.htz")).unwrap();
     let folder = cached_calibration(&scratch);
-    for layer in 3..8 {
+    for layer in 2..LAYERS {
         fs::remove_file(folder.join(format!("layer-{layer:04}"))).unwrap();
     }
     for stream in [None, Some(vec![0; 4096])] {
         if let Some(bytes) = stream {
-            fs::write(folder.join("stream-0002"), bytes).unwrap();
+            fs::write(folder.join("stream-0001"), bytes).unwrap();
         }
-        fs::remove_file(folder.join("layer-0007")).unwrap_or_default();
+        fs::remove_file(folder.join("layer-0003")).unwrap_or_default();
         let outcome = compile(&scratch, "again.htz", &[]).run().assert_ok();
         assert!(outcome.stderr.contains("anew"), "{}", outcome.stderr);
         assert_eq!(fs::read(scratch.path("again.htz")).unwrap(), expected);

@@ -2,7 +2,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use htc_tests::artifact::Artifact;
-use htc_tests::material::demo;
+use htc_tests::material::{demo, demo_of_layers};
 use htc_tests::{Htc, Scratch, TinyModel, htc};
 use serde_json::Value;
 
@@ -240,11 +240,7 @@ fn impossible_sizes_are_refused_at_once() {
     let scratch = Scratch::new();
     let cache = scratch.path("cache");
     let refused = |options: &[&str], words: &[&str]| {
-        let run = htc![
-            "compile",
-            demo("reference-7m-f16.gguf"),
-            scratch.path("out.htz")
-        ];
+        let run = htc!["compile", demo_of_layers(2), scratch.path("out.htz")];
         let run = run
             .args(options)
             .arg("--cache")

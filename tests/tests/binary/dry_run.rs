@@ -4,7 +4,7 @@ use std::fs;
 use std::time::Duration;
 
 use htc_formats::DType;
-use htc_tests::material::demo;
+use htc_tests::material::demo_of_layers;
 use htc_tests::{Htc, Scratch, TinyModel, htc};
 
 use super::compile;
@@ -15,7 +15,7 @@ use super::{METHODS, number};
 #[test]
 fn dry_run_writes_nothing_and_predicts_exact_bytes() {
     let scratch = Scratch::new();
-    let models = [model(&scratch), demo("reference-7m-f16.gguf")];
+    let models = [model(&scratch), demo_of_layers(2)];
     let output = scratch.path("out.htz");
     for model in &models {
         let plan_file = scratch.path("plan.json");
@@ -100,7 +100,7 @@ fn predicted_memory_bounds_actual_memory() {
     };
     let wide = scratch.file("wide.gguf", tiny.bytes());
     let output = scratch.path("out.htz");
-    for model in [demo("reference-7m-f16.gguf"), wide] {
+    for model in [demo_of_layers(2), wide] {
         for method in METHODS {
             for threads in ["1", "3"] {
                 let options = [

@@ -9,7 +9,7 @@ use htc_loader::Model;
 use htc_tests::artifact::{Artifact, place};
 use htc_tests::float64::Matrix;
 use htc_tests::logits::{at_positions, largest_difference};
-use htc_tests::material::demo;
+use htc_tests::material::demo_of_layers;
 use htc_tests::model::{GGUF_PROJECTIONS, PROJECTION_NAMES, Tensor};
 use htc_tests::{Htc, Scratch, TinyModel, htc};
 use serde_json::Value;
@@ -17,6 +17,8 @@ use serde_json::Value;
 use super::{assert_close, compile, list, number};
 
 const TOKENS: [u32; 12] = [1, 261, 297, 70, 280, 280, 5, 298, 264, 275, 3, 290];
+
+const LAYERS: u32 = 4;
 
 fn tiny() -> TinyModel {
     TinyModel {
@@ -226,7 +228,7 @@ fn codes_of_every_table_version_run() {
 #[test]
 fn demo_model_in_short_types_stays_close_to_its_source() {
     let scratch = Scratch::new();
-    let source = demo("reference-7m-f16.gguf");
+    let source = demo_of_layers(LAYERS);
     let tied = Model::open(&source).unwrap();
     let tied = tied
         .file()
@@ -234,13 +236,14 @@ fn demo_model_in_short_types_stays_close_to_its_source() {
         .is_none();
     let [expected, _] = logits(&source);
     let by_hand = |head: &str, base: &str| -> String {
-        let unit = |layer: usize, projection: &str| {
+        let unit = |layer: u32, projection: &str| {
             format!(
                 r#"{{"layer": {layer}, "projections": ["{projection}"], "form": "residual", "rank": 32, "types": {{"base": "{base}", "a": "q8_0", "b": "q8_0"}}}}"#
             )
         };
         let projections = ["q", "o", "down"].into_iter();
-        let units = projections.flat_map(|projection| (0..8).map(move |layer| (layer, projection)));
+        let units =
+            projections.flat_map(|projection| (0..LAYERS).map(move |layer| (layer, projection)));
         let units: Vec<String> = units
             .map(|(layer, projection)| unit(layer, projection))
             .collect();
@@ -390,7 +393,7 @@ fn dense_types_are_reported_and_do_not_affect_the_ratio() {
 #[test]
 fn killed_encoding_resumes() {
     let scratch = Scratch::new();
-    let source = demo("reference-7m-f16.gguf");
+    let source = demo_of_layers(LAYERS);
     let types = [
         "--projections",
         "q",

@@ -2,21 +2,21 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use htc_tests::artifact::Artifact;
-use htc_tests::material::demo;
+use htc_tests::material::{demo, demo_of_layers};
 use htc_tests::scratch::names_in;
 use htc_tests::{Htc, Outcome, Scratch, htc};
 use serde_json::Value;
 
 use super::number;
 
-const MODEL: &str = "reference-7m-f16.gguf";
+const LAYERS: u32 = 4;
 
 /// The demo model, calibrated on 64 short windows and measured on the 32 following, which alternate
 /// between validation and test split.
 fn calibrated(scratch: &Scratch, name: &str, output: &str) -> Htc {
     htc![
         name,
-        demo(MODEL),
+        demo_of_layers(LAYERS),
         "-o",
         scratch.path(output),
         "--calibration",
@@ -127,7 +127,7 @@ fn quality_equals_eval_on_the_held_out_text() {
         "--context",
         "64",
         "--reference",
-        demo(MODEL),
+        demo_of_layers(LAYERS),
         "--json"
     ]
     .run()
@@ -258,7 +258,7 @@ fn infeasible_or_unmeasurable_limits_are_refused() {
     let run = || {
         htc![
             "compile",
-            demo(MODEL),
+            demo_of_layers(LAYERS),
             "-o",
             scratch.path("out.htz"),
             "--calibration",
@@ -273,14 +273,19 @@ fn infeasible_or_unmeasurable_limits_are_refused() {
         .assert_refused(1, &["--max-kl", "3 held-out windows", "--held-out"]);
     let two: String = fs::read_to_string(demo("alice.txt")).unwrap();
     let two = scratch.file("two.txt", two.chars().take(1000).collect::<String>());
-    let only_decided = htc!["compile", demo(MODEL), "-o", scratch.path("two.htz")]
-        .args(["--projections", "k", "--context", "128", "--report", "json"])
-        .args(["--gauge", "whiten", "--calibration"])
-        .arg(&two)
-        .arg("--cache")
-        .arg(scratch.path("cache"))
-        .run()
-        .assert_ok();
+    let only_decided = htc![
+        "compile",
+        demo_of_layers(LAYERS),
+        "-o",
+        scratch.path("two.htz")
+    ]
+    .args(["--projections", "k", "--context", "128", "--report", "json"])
+    .args(["--gauge", "whiten", "--calibration"])
+    .arg(&two)
+    .arg("--cache")
+    .arg(scratch.path("cache"))
+    .run()
+    .assert_ok();
     let said = only_decided.stderr.clone();
     assert!(said.contains("the only held-out window decided"), "{said}");
     let report = only_decided.json();
@@ -306,7 +311,7 @@ fn infeasible_or_unmeasurable_limits_are_refused() {
     nothing_to_keep.run().assert_refused(2, &["--gauge"]);
     let uncalibrated = htc![
         "compile",
-        demo(MODEL),
+        demo_of_layers(LAYERS),
         "-o",
         scratch.path("x.htz"),
         "--method",
@@ -330,13 +335,13 @@ fn inputs_are_not_overwritten() {
     ];
     for name in ["plan", "analyse"] {
         for path in [&text, &held_out] {
-            let run = htc![name, demo(MODEL), "-o", path, "--force"].args(calibration);
+            let run = htc![name, demo_of_layers(LAYERS), "-o", path, "--force"].args(calibration);
             run.run().assert_refused(2, &["same file"]);
         }
     }
     let same = htc![
         "compile",
-        demo(MODEL),
+        demo_of_layers(LAYERS),
         "-o",
         scratch.path("out.htz"),
         "--calibration",
@@ -349,7 +354,7 @@ fn inputs_are_not_overwritten() {
     let run = |force: &[&str]| {
         htc![
             "compile",
-            demo(MODEL),
+            demo_of_layers(LAYERS),
             "-o",
             scratch.path("out.htz"),
             "--rank",
@@ -366,7 +371,7 @@ fn inputs_are_not_overwritten() {
     assert!(fs::read(&report).unwrap().starts_with(b"{"));
     let folder = htc![
         "compile",
-        demo(MODEL),
+        demo_of_layers(LAYERS),
         "-o",
         scratch.path("b.htz"),
         "--report",

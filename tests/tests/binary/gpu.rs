@@ -5,7 +5,7 @@ use std::path::Path;
 use htc_formats::htz::Htz;
 use htc_tests::artifact::Artifact;
 use htc_tests::machine::{BLAS, COMPILER, FakeGpuMachine, SOLVER};
-use htc_tests::material::{demo, words};
+use htc_tests::material::{demo_of_layers, words};
 use htc_tests::{TinyModel, htc};
 
 use super::number;
@@ -13,7 +13,7 @@ use super::number;
 #[test]
 fn run_and_eval_work_on_a_simulated_driver() {
     let machine = FakeGpuMachine::new();
-    let model = demo("reference-7m-f16.gguf");
+    let model = demo_of_layers(2);
     let run = |device: &str| {
         let run = htc!["run", &model, "-p", "the cat", "-n", "6", "--temp", "0"];
         let run = run.args(["--ignore-eos", "--device", device]);

@@ -79,10 +79,10 @@ fn compile(scratch: &Scratch, input: &Path, name: &str, options: &[&str]) -> (Pa
     (output, report)
 }
 
-fn compile_demo(scratch: &Scratch, output: &str, text: &Path) -> Htc {
+fn compile_calibrated(scratch: &Scratch, model: &Path, output: &str, text: &Path) -> Htc {
     htc![
         "compile",
-        demo("reference-7m-f16.gguf"),
+        model,
         "-o",
         scratch.path(output),
         "--calibration",
@@ -102,7 +102,7 @@ fn eval(model: &Path, text: &Path, options: &[&str]) -> Htc {
 #[track_caller]
 fn number(value: &Value, pointer: &str) -> f64 {
     let found = value.pointer(pointer).and_then(Value::as_f64);
-    found.unwrap_or_else(|| panic!("no number at {pointer} in {value}"))
+    found.unwrap_or_else(|| panic!("no number at {pointer} in {:.2000}", value.to_string()))
 }
 
 #[track_caller]

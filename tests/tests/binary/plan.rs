@@ -2,7 +2,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use htc_tests::artifact::place;
-use htc_tests::material::demo;
+use htc_tests::material::{demo, demo_of_layers};
 use htc_tests::{Htc, Scratch, TinyModel, htc};
 use serde_json::Value;
 
@@ -129,7 +129,7 @@ fn every_allocator_meets_every_budget_with_both_methods() {
 #[test]
 fn demo_model_compiles_with_every_allocator() {
     let scratch = Scratch::new();
-    let model = demo("reference-7m-f16.gguf");
+    let model = demo_of_layers(2);
     for method in METHODS {
         for allocator in ALLOCATORS {
             let options = ["--method", method, "--ratio", "0.7"];
@@ -294,7 +294,7 @@ fn missing_allocator_options_are_named() {
 #[test]
 fn plan_gives_the_same_bytes_as_its_options() {
     let scratch = Scratch::new();
-    let models = [model(&scratch), demo("reference-7m-f16.gguf")];
+    let models = [model(&scratch), demo_of_layers(2)];
     let (from_plan, direct) = (scratch.path("plan.htz"), scratch.path("direct.htz"));
     let file = scratch.path("plan.json");
     let mut cases: Vec<Vec<&str>> = Vec::new();
@@ -378,7 +378,7 @@ fn edited_plans_are_followed() {
 #[test]
 fn first_positions_option_changes_the_plan() {
     let scratch = Scratch::new();
-    let model = demo("reference-7m-f16.gguf");
+    let model = demo_of_layers(2);
     let made = |options: &[&str]| {
         let run = plan(
             &model,
@@ -471,7 +471,7 @@ fn plans_go_to_stdout_or_a_file() {
 #[test]
 fn plans_do_not_depend_on_threads() {
     let scratch = Scratch::new();
-    let model = demo("reference-7m-f16.gguf");
+    let model = demo_of_layers(2);
     for method in METHODS {
         let of = |threads: &str, name: &str| {
             let options = [

@@ -6,21 +6,21 @@ use std::time::{Duration, Instant};
 use htc_formats::htz::{Digest, HEADER_BYTES, QualityRecord};
 use htc_tests::artifact::Artifact;
 use htc_tests::binary::wait;
-use htc_tests::material::demo;
+use htc_tests::material::{demo, demo_of_layers};
 use htc_tests::scratch::names_in;
 use htc_tests::{Htc, Scratch, TinyModel, htc};
 use serde_json::{Value, json};
 
 use super::{list, number};
 
-const MODEL: &str = "reference-7m-f16.gguf";
+const LAYERS: u32 = 2;
 
 const WORK: &str = ".out.htz.htc-work";
 
 fn compile(scratch: &Scratch, options: &[&str]) -> Htc {
     htc![
         "compile",
-        demo(MODEL),
+        demo_of_layers(LAYERS),
         "-o",
         scratch.path("out.htz"),
         "--calibration",
@@ -129,7 +129,7 @@ fn artifact_records_quality_on_the_test_split() {
         "--json"
     ]
     .arg("--reference")
-    .arg(demo(MODEL));
+    .arg(demo_of_layers(LAYERS));
     let measured = measured.run().assert_ok().json();
     assert_eq!(number(&measured, "/kl"), quality.kl.value);
     assert_eq!(

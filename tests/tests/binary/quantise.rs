@@ -1,17 +1,25 @@
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use htc_formats::bands::{CodeKind, CodeLayout};
 use htc_formats::model::Role;
 use htc_formats::source::ModelFile;
 use htc_tests::artifact::Artifact;
-use htc_tests::material::{demo, shared, words};
+use htc_tests::material::{demo, demo_of_layers, shared, words};
 use htc_tests::{Htc, Scratch, TinyModel, htc};
 use serde_json::Value;
 
-use super::{compile_demo, eval, list, number, text};
+use super::{compile_calibrated, eval, list, number, text};
+
+fn model() -> PathBuf {
+    demo_of_layers(2)
+}
 
 fn compile(scratch: &Scratch, name: &str, options: &[&str]) -> Htc {
+    compile_model(scratch, &model(), name, options)
+}
+
+fn compile_model(scratch: &Scratch, model: &Path, name: &str, options: &[&str]) -> Htc {
     let little = [
         "--method",
         "quantise",
@@ -22,7 +30,7 @@ fn compile(scratch: &Scratch, name: &str, options: &[&str]) -> Htc {
         "--effort",
         "fast",
     ];
-    compile_demo(scratch, name, demo("alice.txt").as_path())
+    compile_calibrated(scratch, model, name, &demo("alice.txt"))
         .args(little)
         .args(options)
 }
@@ -32,7 +40,7 @@ fn size(scratch: &Scratch, name: &str) -> u64 {
 }
 
 fn divergence(artifact: &Path) -> f64 {
-    let source = demo("reference-7m-f16.gguf");
+    let source = model();
     let options = ["--chunks", "6", "--reference", source.to_str().unwrap()];
     let found = eval(artifact, &demo("time_machine.txt"), &options)
         .run()
@@ -45,10 +53,10 @@ fn files_have_the_requested_size() {
     let scratch = Scratch::new();
     let mut before = f64::INFINITY;
     for (option, value, bytes) in [
-        ("--target-size", "3.2MB", 3_200_000),
-        ("--bpw", "4.5", 4_131_216),
-        ("--ratio", "0.4", 5_917_171),
-        ("--target-size", "8MB", 8_000_000),
+        ("--target-size", "1.2MB", 1_200_000),
+        ("--bpw", "4.5", 1_476_288),
+        ("--ratio", "0.4", 2_136_115),
+        ("--target-size", "2.9MB", 2_900_000),
     ] {
         let report = compile(&scratch, "sized.htz", &[option, value])
             .run()
@@ -73,7 +81,8 @@ fn files_have_the_requested_size() {
 #[test]
 fn every_matrix_is_coded_within_the_predicted_time() {
     let scratch = Scratch::new();
-    let report = compile(&scratch, "small.htz", &["--target-size", "3.2MB"])
+    let demo = demo("reference-7m-f16.gguf");
+    let report = compile_model(&scratch, &demo, "small.htz", &["--target-size", "3.2MB"])
         .run()
         .json();
     let within = |factor: f64, said: f64, took: f64| {
@@ -114,7 +123,7 @@ fn each_kind_of_code_is_closer_than_the_previous() {
     let scratch = Scratch::new();
     let mut before = f64::INFINITY;
     for codes in ["gguf", "levels", "trellis"] {
-        let options = ["--target-size", "3MB", "--codes", codes];
+        let options = ["--target-size", "1.1MB", "--codes", codes];
         compile(&scratch, "kind.htz", &options).run().assert_ok();
         let artifact = Artifact::open(&scratch.path("kind.htz"));
         let mut weights = artifact.manifest.tensors.iter().filter(|t| t.rows > 1);
@@ -133,12 +142,7 @@ fn each_kind_of_code_is_closer_than_the_previous() {
         assert!(kl < 0.9 * before, "{codes}: {kl}, before {before}");
         before = kl;
     }
-    let factors = htc![
-        "compile",
-        demo("reference-7m-f16.gguf"),
-        "-o",
-        scratch.path("no.htz")
-    ];
+    let factors = htc!["compile", model(), "-o", scratch.path("no.htz")];
     let refused = factors
         .args(["--method", "low-rank", "--codes", "levels"])
         .run();
@@ -151,7 +155,7 @@ fn each_kind_of_code_is_closer_than_the_previous() {
 fn threads_and_plans_give_the_same_bytes() {
     let scratch = Scratch::new();
     // A single type is predicted to lose less than twice as much here.
-    let asked = ["--target-size", "2MB"];
+    let asked = ["--target-size", "2.85MB"];
     let with = |name: &str, threads: &str| {
         let options = [&asked[..], &["--threads", threads]].concat();
         let report = compile(&scratch, name, &options).run().json();
@@ -166,7 +170,7 @@ fn threads_and_plans_give_the_same_bytes() {
     let chosen = trials.iter().find(|trial| trial["chosen"] == true).unwrap();
     assert!(chosen["uniform"].is_null(), "{chosen}");
     let plan = scratch.path("plan.json");
-    let model = demo("reference-7m-f16.gguf");
+    let model = model();
     htc!["plan", &model, "-o", &plan, "--method", "quantise"]
         .args(asked)
         .args(["--calibration".as_ref(), demo("alice.txt").as_os_str()])
@@ -203,7 +207,7 @@ fn threads_and_plans_give_the_same_bytes() {
 #[test]
 fn plan_of_gguf_types_gives_the_same_matrices() {
     let scratch = Scratch::new();
-    let asked = ["--target-size", "4MB", "--codes", "gguf"];
+    let asked = ["--target-size", "1.8MB", "--codes", "gguf"];
     compile(&scratch, "direct.htz", &asked).run().assert_ok();
     let plan = scratch.path("plan.json");
     let calibration = || {
@@ -218,7 +222,7 @@ fn plan_of_gguf_types_gives_the_same_matrices() {
             "8192".into(),
         ]
     };
-    let model = demo("reference-7m-f16.gguf");
+    let model = model();
     htc!["plan", &model, "-o", &plan, "--method", "quantise"]
         .args(asked)
         .args(["--effort", "fast"])
@@ -247,7 +251,7 @@ fn plan_of_gguf_types_gives_the_same_matrices() {
 #[test]
 fn calibrated_codes_lose_less_than_plain_ones() {
     let scratch = Scratch::new();
-    let model = demo("reference-7m-f16.gguf");
+    let model = model();
     let options = [
         "--rank",
         "full",
@@ -297,7 +301,7 @@ fn smallest_file_within_a_limit_is_found() {
     let untuned = ["--tune", "0", "--codes", "levels", "--effort", "fast"];
     let report = htc![
         "compile",
-        demo("reference-7m-f16.gguf"),
+        model(),
         "-o",
         scratch.path("limited.htz"),
         "--method",
@@ -314,7 +318,7 @@ fn smallest_file_within_a_limit_is_found() {
     .run()
     .json();
     let bytes = size(&scratch, "limited.htz");
-    assert!(bytes < 4_600_000, "{bytes}");
+    assert!(bytes < 1_700_000, "{bytes}");
     let trials = list(&report, "/trials");
     let chosen = trials.iter().find(|trial| trial["chosen"] == true).unwrap();
     let upper = number(chosen, "/evaluation/kl_interval/1");
@@ -322,7 +326,7 @@ fn smallest_file_within_a_limit_is_found() {
     let beyond = trials.iter().any(|trial| {
         let upper = number(trial, "/evaluation/kl_interval/1");
         let less = bytes as f64 - number(trial, "/bytes");
-        upper > 0.05 && less > 0.0 && less < 200_000.0
+        upper > 0.05 && less > 0.0 && less < 80_000.0
     });
     assert!(beyond, "{trials:?}");
 }
@@ -338,15 +342,15 @@ fn conflicting_options_are_refused() {
     refused(&["--rank", "8"], &["--rank 8", "quantise", "--target-size"]);
     refused(&["--mean-rank", "8"], &["--mean-rank 8", "--target-size"]);
     refused(
-        &["--target-size", "1MB"],
-        &["--target-size 1000000", "smallest"],
+        &["--target-size", "400kB"],
+        &["--target-size 400000", "smallest"],
     );
     refused(
-        &["--target-size", "4MB", "--gauge", "whiten"],
+        &["--target-size", "1.4MB", "--gauge", "whiten"],
         &["--gauge whiten", "no factors", "--method"],
     );
     refused(
-        &["--target-size", "4MB", "--bias", "on"],
+        &["--target-size", "1.4MB", "--bias", "on"],
         &["--bias on", "no factors"],
     );
     let tiny = scratch.file("tiny.gguf", TinyModel::default().bytes());
@@ -371,7 +375,7 @@ fn channels_are_permuted_if_possible() {
         manifest.provenance.order
     };
     let sized = |name: &str, more: &[&str]| {
-        let options = [&["--target-size", "4MB"], more].concat();
+        let options = [&["--target-size", "1.4MB"], more].concat();
         compile(&scratch, name, &options).run().assert_ok();
     };
     sized("default.htz", &[]);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use htc_formats::gguf::Value;
 use htc_tests::binary::wait;
-use htc_tests::material::demo;
+use htc_tests::material::{demo, demo_of_layers};
 use htc_tests::{Htc, Scratch, TinyModel, htc};
 
 use super::compile;
@@ -26,7 +26,7 @@ fn greedy_is_deterministic_on_any_number_of_threads() {
     let scratch = Scratch::new();
     let tiny = tiny(&scratch);
     let (artifact, _) = compile(&scratch, &tiny, "out.htz", &["--rank", "16"]);
-    for model in [tiny, artifact, demo("reference-7m-f16.gguf")] {
+    for model in [tiny, artifact, demo_of_layers(2)] {
         let greedy = |threads| {
             let run = htc!["run", &model, "-p", "the cat sat on a", "-n", "48"];
             written(run.args(["--temp", "0", "--ignore-eos", "--threads", threads]))

@@ -1,13 +1,13 @@
 use std::fs;
 
 use htc_tests::artifact::Artifact;
-use htc_tests::material::demo;
+use htc_tests::material::{demo, demo_of_layers};
 use htc_tests::{Htc, Scratch, htc};
 use serde_json::Value;
 
 use super::number;
 
-const MODEL: &str = "reference-7m-f16.gguf";
+const LAYERS: u32 = 2;
 
 fn compile(scratch: &Scratch, output: &str, second: &str, options: &[&str]) -> Htc {
     for name in ["alice.txt", "time_machine.txt"] {
@@ -18,7 +18,7 @@ fn compile(scratch: &Scratch, output: &str, second: &str, options: &[&str]) -> H
     let second = scratch.path(second);
     htc![
         "compile",
-        demo(MODEL),
+        demo_of_layers(LAYERS),
         "-o",
         scratch.path(&format!("{output}.htz"))
     ]
@@ -163,7 +163,7 @@ fn shrinkage_applies_only_to_whiten() {
 fn compile_shipped(scratch: &Scratch, output: &str, texts: &[&str]) -> Htc {
     let run = htc![
         "compile",
-        demo(MODEL),
+        demo_of_layers(LAYERS),
         "-o",
         scratch.path(&format!("{output}.htz"))
     ]

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use htc_tests::artifact::{Artifact, id};
 use htc_tests::float64::Matrix;
-use htc_tests::material::demo;
+use htc_tests::material::{demo, demo_of_layers};
 use htc_tests::model::Tensor;
 use htc_tests::{Htc, Scratch, TinyModel, htc};
 use serde_json::{Value, json};
@@ -518,7 +518,7 @@ fn plan_records_the_treatment() {
 #[test]
 fn treatment_of_a_trained_model() {
     let scratch = Scratch::new();
-    let model = demo("reference-7m-f16.gguf");
+    let model = demo_of_layers(2);
     let words = demo("alice.txt");
     let cache = path(&scratch.path("cache"));
     let calibration = ["--calibration", words.to_str().unwrap(), "--cache", &cache];
