@@ -61,7 +61,6 @@ mod with_source;
 
 use std::path::{Path, PathBuf};
 
-use htc_tests::material::demo;
 use htc_tests::{Htc, Scratch, htc};
 use serde_json::Value;
 
