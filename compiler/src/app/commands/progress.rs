@@ -91,12 +91,15 @@ impl ProgressDisplay {
             format!(" of about {}", format_seconds(seconds))
         });
         let bar = &self.bar;
-        bar.set_length(steps as u64);
-        bar.set_position(0);
         bar.set_message("");
         bar.set_style(style(&format!(
             "{stage}{candidate} {{bar:25}} {{pos}}/{{len}}  {{elapsed_precise}}{estimate}  {{msg}}"
         )));
+        // At once, so that no line shows the position of the stage before.
+        bar.update(|state| {
+            state.set_pos(0);
+            state.set_len(steps as u64);
+        });
     }
 
     fn show(&self, event: Event) {
