@@ -112,7 +112,7 @@ impl<'a> Planner<'a> {
     }
 
     /// Returns the alternatives to a plan with a file size: the plan that gives every matrix the
-    /// same type, unless it is predicted to lose more than [`MAX_PREDICTED_RATIO`] times as much,
+    /// same type, unless it is predicted to lose more than twice as much,
     /// and, if the plan has factors, the plan without.
     pub fn alternatives(&self, plan: &Plan) -> Result<Vec<Plan>, PlanError> {
         let Some(evidence) = &self.evidence else {
