@@ -1,6 +1,8 @@
 //! Models and texts that the suites do not generate.
 
 use std::fs;
+use std::io::Write as _;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use htc_formats::gguf::{Gguf, Value, Writer};
@@ -48,11 +50,6 @@ pub fn demo(name: &str) -> PathBuf {
 /// but no good text.
 pub fn demo_of_layers(layers: u32) -> PathBuf {
     let model = Gguf::open(demo("reference-7m-f16.gguf")).unwrap();
-    let path = next_to_binary(&format!("demo-of-{layers}-layers.gguf"));
-    // Other tests may have it mapped.
-    if path.is_file() {
-        return path;
-    }
     let is_kept = |name: &str| match name.strip_prefix("blk.") {
         Some(rest) => rest.split('.').next().unwrap().parse::<u32>().unwrap() < layers,
         None => true,
@@ -65,21 +62,23 @@ pub fn demo_of_layers(layers: u32) -> PathBuf {
         };
         writer.metadata(key.clone(), value);
     }
-    for tensor in model
-        .tensors()
-        .iter()
-        .filter(|tensor| is_kept(&tensor.name))
-    {
-        writer.tensor(
-            &tensor.name,
-            tensor.ggml_type,
-            &tensor.dims,
-            model.bytes(tensor),
-        );
+    for tensor in model.tensors().iter().filter(|t| is_kept(&t.name)) {
+        let bytes = model.bytes(tensor);
+        writer.tensor(&tensor.name, tensor.ggml_type, &tensor.dims, bytes);
     }
-    let written = path.with_extension(std::process::id().to_string());
-    fs::write(&written, writer.to_bytes().unwrap()).unwrap();
-    fs::rename(&written, &path).unwrap();
+    let bytes = writer.to_bytes().unwrap();
+    let path = next_to_binary(&format!("demo-of-{layers}-layers.gguf"));
+    // Another test may have it mapped.
+    if fs::read(&path).is_ok_and(|found| found == bytes) {
+        return path;
+    }
+    let readable = fs::Permissions::from_mode(0o644);
+    let mut file = tempfile::Builder::new()
+        .permissions(readable)
+        .tempfile_in(path.parent().unwrap())
+        .unwrap();
+    file.write_all(&bytes).unwrap();
+    file.persist(&path).unwrap();
     path
 }
 

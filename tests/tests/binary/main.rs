@@ -101,19 +101,24 @@ fn eval(model: &Path, text: &Path, options: &[&str]) -> Htc {
 #[track_caller]
 fn number(value: &Value, pointer: &str) -> f64 {
     let found = value.pointer(pointer).and_then(Value::as_f64);
-    found.unwrap_or_else(|| panic!("no number at {pointer} in {:.2000}", value.to_string()))
+    found.unwrap_or_else(|| missing("number", value, pointer))
 }
 
 #[track_caller]
 fn text<'a>(value: &'a Value, pointer: &str) -> &'a str {
     let found = value.pointer(pointer).and_then(Value::as_str);
-    found.unwrap_or_else(|| panic!("no text at {pointer} in {value}"))
+    found.unwrap_or_else(|| missing("text", value, pointer))
 }
 
 #[track_caller]
 fn list<'a>(value: &'a Value, pointer: &str) -> &'a [Value] {
     let found = value.pointer(pointer).and_then(Value::as_array);
-    found.unwrap_or_else(|| panic!("no list at {pointer} in {value}"))
+    found.unwrap_or_else(|| missing("list", value, pointer))
+}
+
+#[track_caller]
+fn missing(kind: &str, value: &Value, pointer: &str) -> ! {
+    panic!("no {kind} at {pointer} in {:.2000}", value.to_string())
 }
 
 #[track_caller]

@@ -54,7 +54,7 @@ fn files_have_the_requested_size() {
     let mut before = f64::INFINITY;
     for (option, value, bytes) in [
         ("--target-size", "1.2MB", 1_200_000),
-        ("--bpw", "4.5", 1_476_288),
+        ("--bpw", "4.5", 1_475_280),
         ("--ratio", "0.4", 2_136_115),
         ("--target-size", "2.9MB", 2_900_000),
     ] {
