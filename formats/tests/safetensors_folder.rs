@@ -408,13 +408,8 @@ fn computed_buffers_may_be_missing_or_unlisted() {
     let with = ModelFile::open(folder.path()).unwrap();
     assert_eq!(with.tensors.len(), without.tensors.len());
     let index_file = folder.path().join("model.safetensors.index.json");
-    for file in [SECOND, THIRD] {
+    for (file, layer) in [(SECOND, "layers.0."), (THIRD, "layers.1.")] {
         let tensors = without.tensors.iter().map(|tensor| tensor.name.as_str());
-        let layer = if file == SECOND {
-            "layers.0."
-        } else {
-            "layers.1."
-        };
         let names: Vec<&str> = tensors.filter(|name| name.contains(layer)).collect();
         let bytes = model.file(|name| name == buffer || names.contains(&name));
         fs::write(folder.path().join(file), bytes).unwrap();
