@@ -112,8 +112,8 @@ impl<'a> Planner<'a> {
     }
 
     /// Returns the alternatives to a plan with a file size: the plan that gives every matrix the
-    /// same type, unless it is predicted to lose more than twice as much,
-    /// and, if the plan has factors, the plan without.
+    /// same type, unless it is predicted to lose more than twice as much, and, if the plan has
+    /// factors, the plan without.
     pub fn alternatives(&self, plan: &Plan) -> Result<Vec<Plan>, PlanError> {
         let Some(evidence) = &self.evidence else {
             return Ok(Vec::new());

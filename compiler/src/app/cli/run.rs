@@ -98,7 +98,8 @@ impl SamplingArgs {
 
     /// Returns the seed: the requested one, or a random one.
     pub fn seed(&self) -> u64 {
-        // The keys of a hasher are random. A number of 32 bits is easily typed, and exact in any reader of JSON.
+        // The keys of a hasher are random. A number of 32 bits is easily typed, and exact in every
+        // reader of JSON.
         self.seed
             .unwrap_or_else(|| RandomState::new().build_hasher().finish() >> 32)
     }
