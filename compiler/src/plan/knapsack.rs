@@ -2,8 +2,8 @@
 //! byte budget.
 //!
 //! The solver keeps lists of Pareto-optimal sums (Nemhauser and Ullmann, "Discrete dynamic
-//! programming and capital allocation", 1969). It is exact while a list has at most [`LONGEST`]
-//! sums; beyond, to the width of a bucket.
+//! programming and capital allocation", 1969) whose lower bound does not exceed the loss of a greedy
+//! choice. It is exact while a list has at most [`MAX_SUMS`] sums; beyond, to the width of a bucket.
 
 use super::form::MatrixForm;
 
@@ -45,15 +45,17 @@ pub(crate) fn retain_falling<T>(all: &mut Vec<T>, loss: impl Fn(&T) -> f64) {
 /// Balas and Zemel, "An algorithm for large zero-one knapsack problems", 1980).
 const CORE_RADIUS: usize = 4;
 
-/// Keeps the choices around those that the budget's price selects, and the smallest.
-pub(super) fn core<T>(mut choices: Vec<Vec<Candidate<T>>>, budget: u64) -> Vec<Vec<Candidate<T>>> {
-    let at = |of: &[Candidate<T>], price: f64| {
-        let costs = of.iter().map(|c| c.loss + price * c.bytes as f64);
-        let least = costs.enumerate().min_by(|a, b| a.1.total_cmp(&b.1));
-        least.map_or(0, |(index, _)| index)
-    };
+/// Returns the index of the choice with the least sum of loss and price of its bytes.
+fn cheapest<T>(of: &[Candidate<T>], price: f64) -> usize {
+    let costs = of.iter().map(|c| c.loss + price * c.bytes as f64);
+    let least = costs.enumerate().min_by(|a, b| a.1.total_cmp(&b.1));
+    least.map_or(0, |(index, _)| index)
+}
+
+/// Returns about the least price of a byte, in nats, at which the cheapest choices fit the budget.
+fn price_of_byte<T>(choices: &[Vec<Candidate<T>>], budget: u64) -> f64 {
     let bytes = |price: f64| -> u64 {
-        let taken = choices.iter().filter_map(|of| of.get(at(of, price)));
+        let taken = choices.iter().filter_map(|of| of.get(cheapest(of, price)));
         taken.map(|choice| choice.bytes).sum()
     };
     let (mut low, mut high) = (-80.0_f64, 20.0_f64);
@@ -65,8 +67,14 @@ pub(super) fn core<T>(mut choices: Vec<Vec<Candidate<T>>>, budget: u64) -> Vec<V
             high = middle
         }
     }
+    high.exp()
+}
+
+/// Keeps the choices around those that the budget's price selects, and the smallest.
+pub(super) fn core<T>(mut choices: Vec<Vec<Candidate<T>>>, budget: u64) -> Vec<Vec<Candidate<T>>> {
+    let price = price_of_byte(&choices, budget);
     for of in &mut choices {
-        let taken = at(of, high.exp());
+        let taken = cheapest(of, price);
         let mut index = 0;
         of.retain(|_| {
             let near = index == 0 || index + CORE_RADIUS >= taken && index <= taken + CORE_RADIUS;
@@ -86,6 +94,109 @@ struct Sum {
     choice: u32,
 }
 
+/// Returns the Pareto-optimal sums of one choice for each of the first matrices, for every number of
+/// them: those that `keeps` by the number of matrices, thinned above `longest`.
+fn sums<T>(
+    choices: &[Vec<Candidate<T>>],
+    longest: usize,
+    keeps: impl Fn(usize, &Sum) -> bool,
+) -> Vec<Vec<Sum>> {
+    let mut before = vec![Sum {
+        bytes: 0,
+        loss: 0.0,
+        from: 0,
+        choice: 0,
+    }];
+    let mut lists = Vec::with_capacity(choices.len() + 1);
+    for (index, of) in choices.iter().enumerate() {
+        let mut sums = Vec::new();
+        // One ascending run for each choice, which the sort merges.
+        for (choice, add) in of.iter().enumerate() {
+            let longer = before.iter().enumerate().map(|(from, sum)| Sum {
+                bytes: sum.bytes + add.bytes,
+                loss: sum.loss + add.loss,
+                from: from as u32,
+                choice: choice as u32,
+            });
+            sums.extend(longer.filter(|sum| keeps(index + 1, sum)));
+        }
+        sums.sort_by(|a, b| {
+            let order = a.bytes.cmp(&b.bytes);
+            let order = order.then(a.loss.total_cmp(&b.loss));
+            order.then((a.from, a.choice).cmp(&(b.from, b.choice)))
+        });
+        retain_falling(&mut sums, |sum| sum.loss);
+        thin(&mut sums, longest, |sum| sum.bytes);
+        lists.push(std::mem::replace(&mut before, sums));
+    }
+    lists.push(before);
+    lists
+}
+
+/// Returns the choices of the sum `at` in the last of the lists of [`sums`].
+fn chosen<T: Clone>(
+    choices: &[Vec<Candidate<T>>],
+    lists: &[Vec<Sum>],
+    mut at: usize,
+) -> Vec<Candidate<T>> {
+    let mut chosen = Vec::with_capacity(choices.len());
+    for (of, list) in choices.iter().zip(&lists[1..]).rev() {
+        let sum = list[at];
+        chosen.push(of[sum.choice as usize].clone());
+        at = sum.from as usize;
+    }
+    chosen.reverse();
+    chosen
+}
+
+/// Lower bound of the loss of all choices that continue a sum, by the price of a byte (Lagrange), and
+/// the loss of choices that fit.
+struct Bound {
+    price: f64,
+    budget: u64,
+    /// Least sum of loss and price over the matrices after the first ones.
+    behind: Vec<f64>,
+    most: f64,
+}
+
+impl Bound {
+    fn new<T: Clone>(choices: &[Vec<Candidate<T>>], budget: u64) -> Bound {
+        /// Rounding errors of sums, relative to their terms.
+        const ROUNDING: f64 = 1e-9;
+        let price = price_of_byte(choices, budget);
+        let mut behind = vec![0.0; choices.len() + 1];
+        let mut taken = Vec::with_capacity(choices.len());
+        for (index, of) in choices.iter().enumerate().rev() {
+            let choice = of.get(cheapest(of, price)).cloned();
+            let cost = choice
+                .as_ref()
+                .map_or(0.0, |c| c.loss + price * c.bytes as f64);
+            behind[index] = behind[index + 1] + cost;
+            taken.extend(choice);
+        }
+        taken.reverse();
+        let fits = taken.iter().map(|choice| choice.bytes).sum::<u64>() <= budget;
+        let mut most = f64::INFINITY;
+        if fits {
+            spend_remainder(&mut taken, [choices, &[]], budget);
+            most = taken.iter().map(|choice| choice.loss).sum();
+            most += ROUNDING * (most + price * budget as f64);
+        }
+        Bound {
+            price,
+            budget,
+            behind,
+            most,
+        }
+    }
+
+    /// Returns true if a sum of the first `count` matrices may lead to the least loss.
+    fn allows(&self, count: usize, sum: &Sum) -> bool {
+        let left = self.budget.saturating_sub(sum.bytes) as f64;
+        sum.loss + self.behind[count] - self.price * left <= self.most
+    }
+}
+
 /// Returns one choice for each matrix and the total loss; `None` if even the smallest choices
 /// exceed the budget.
 pub(super) fn solve<T: Clone>(
@@ -100,49 +211,13 @@ pub(super) fn solve<T: Clone>(
     if needed[0] > budget {
         return None;
     }
-    let mut lists: Vec<Vec<Sum>> = vec![vec![Sum {
-        bytes: 0,
-        loss: 0.0,
-        from: 0,
-        choice: 0,
-    }]];
-    for (of, behind) in choices.iter().zip(&needed[1..]) {
-        let before = lists.last()?;
-        let mut sums = Vec::with_capacity(before.len() * of.len());
-        // One ascending run for each choice, which the sort merges.
-        for (choice, add) in of.iter().enumerate() {
-            for (from, sum) in before.iter().enumerate() {
-                let bytes = sum.bytes + add.bytes;
-                if bytes + behind <= budget {
-                    sums.push(Sum {
-                        bytes,
-                        loss: sum.loss + add.loss,
-                        from: from as u32,
-                        choice: choice as u32,
-                    });
-                }
-            }
-        }
-        sums.sort_by(|a, b| {
-            let order = a.bytes.cmp(&b.bytes);
-            let order = order.then(a.loss.total_cmp(&b.loss));
-            order.then((a.from, a.choice).cmp(&(b.from, b.choice)))
-        });
-        retain_falling(&mut sums, |sum| sum.loss);
-        thin(&mut sums, MAX_SUMS, |sum| sum.bytes);
-        lists.push(sums);
-    }
+    let bound = Bound::new(choices, budget);
+    let lists = sums(choices, MAX_SUMS, |count, sum| {
+        sum.bytes + needed[count] <= budget && bound.allows(count, sum)
+    });
     let last = lists.last()?;
-    let mut at = last.len().checked_sub(1)?;
-    let lost = last[at].loss;
-    let mut chosen = Vec::with_capacity(choices.len());
-    for (of, list) in choices.iter().zip(&lists[1..]).rev() {
-        let sum = list[at];
-        chosen.push(of[sum.choice as usize].clone());
-        at = sum.from as usize;
-    }
-    chosen.reverse();
-    Some((chosen, lost))
+    let at = last.len().checked_sub(1)?;
+    Some((chosen(choices, &lists, at), last[at].loss))
 }
 
 fn thin<T: Clone>(sums: &mut Vec<T>, longest: usize, bytes: impl Fn(&T) -> u64) {
@@ -168,23 +243,17 @@ fn thin<T: Clone>(sums: &mut Vec<T>, longest: usize, bytes: impl Fn(&T) -> u64) 
 /// Returns the Pareto-optimal sums of one choice for each matrix, smallest first; thinned above
 /// [`MAX_GROUP_SUMS`].
 pub(super) fn pareto_sums(choices: &[Vec<Candidate>]) -> Vec<Candidate<Vec<MatrixForm>>> {
-    let mut all = vec![Candidate {
-        form: Vec::new(),
-        bytes: 0,
-        loss: 0.0,
-    }];
-    for of in choices {
-        let longer = all.iter().flat_map(|sum| {
-            of.iter().map(move |add| Candidate {
-                form: sum.form.iter().chain([&add.form]).cloned().collect(),
-                bytes: sum.bytes + add.bytes,
-                loss: sum.loss + add.loss,
-            })
-        });
-        all = pareto_front(longer.collect());
-        thin(&mut all, MAX_GROUP_SUMS, |sum| sum.bytes);
-    }
-    all
+    let lists = sums(choices, MAX_GROUP_SUMS, |_, _| true);
+    let last = lists.last().map_or(&[][..], Vec::as_slice);
+    let all = last.iter().enumerate().map(|(at, sum)| Candidate {
+        form: chosen(choices, &lists, at)
+            .into_iter()
+            .map(|choice| choice.form)
+            .collect(),
+        bytes: sum.bytes,
+        loss: sum.loss,
+    });
+    all.collect()
 }
 
 /// Repeatedly applies the larger choice that fits and reduces the loss most; returns the total
