@@ -36,6 +36,7 @@ mod spectrum;
 mod symmetric;
 #[cfg(test)]
 mod tests;
+mod vectors;
 
 pub use algebra::{Algebra, GramAccumulator, Host, LeadingVectors, to_column_major};
 pub use axiom::{AxiomGauge, AxiomOptions, AxiomProjection, ResidualSide, axiom_gauge};
@@ -60,6 +61,7 @@ pub use sink::{
 };
 pub use spectrum::{gauged_singular_values, singular_values};
 pub use symmetric::{symmetric_eigen, symmetric_eigenvalues};
+pub use vectors::vectorised;
 
 use faer::linalg::matmul::matmul;
 use faer::{Accum, MatMut, MatRef, Par};

@@ -8,6 +8,7 @@ use std::ops::Range;
 use faer::{Accum, MatMut, MatRef};
 use htc_kernels::Pool;
 use htc_kernels::cpu::Attention;
+use htc_math::vectorised;
 
 use super::number::{Number, largest, product, resized, sum_of};
 
@@ -147,7 +148,7 @@ impl<T: Number> Task<'_, T> {
     /// Returns `out · d_out` of a query, the weighted mean of the weights' gradients.
     fn product_of(&self, out: &[T], d_out: &[T], query: usize) -> T {
         let at = query * self.of_tile.size..(query + 1) * self.of_tile.size;
-        T::nearest(sum_of(&out[at.clone()], &d_out[at], |a, b| a * b))
+        vectorised(|| T::nearest(sum_of(&out[at.clone()], &d_out[at], |a, b| a * b)))
     }
 
     fn forward(&self, out: &mut [T], sums: &mut [T]) {
@@ -162,7 +163,7 @@ impl<T: Number> Task<'_, T> {
                 weights[..seen.start].fill(T::default());
                 weights[seen.end..].fill(T::default());
                 let cap = self.of_tile.attention.softcap;
-                sums[queries.start + index] = softmax(&mut weights[seen], cap);
+                sums[queries.start + index] = vectorised(|| softmax(&mut weights[seen], cap));
             }
             let weights = MatRef::from_row_major_slice(weights, rows.len(), keys.len());
             let v = self.rows(self.qkv.v, keys);
@@ -196,7 +197,7 @@ impl<T: Number> Task<'_, T> {
                 let query = queries.start + index;
                 let of = [sums[query], self.product_of(out, d_out, query)];
                 let cap = self.of_tile.attention.softcap;
-                softmax_back(&mut weights[seen.clone()], &mut d[seen], of, cap);
+                vectorised(|| softmax_back(&mut weights[seen.clone()], &mut d[seen], of, cap));
             }
             let weights = MatRef::from_row_major_slice(weights, shape[0], shape[1]);
             let d = MatRef::from_row_major_slice(d, shape[0], shape[1]);
@@ -212,6 +213,7 @@ impl<T: Number> Task<'_, T> {
 }
 
 /// Returns `c tanh(s / c)` and its derivative.
+#[inline(always)]
 pub(super) fn capped<T: Number>(score: T, cap: Option<f32>) -> [T; 2] {
     match cap {
         None => [score, T::from(1.0)],
@@ -223,6 +225,7 @@ pub(super) fn capped<T: Number>(score: T, cap: Option<f32>) -> [T; 2] {
 }
 
 /// Replaces scores by weights; returns the log-sum-exp.
+#[inline(always)]
 fn softmax<T: Number>(scores: &mut [T], cap: Option<f32>) -> T {
     if cap.is_some() {
         scores.iter_mut().for_each(|s| *s = capped(*s, cap)[0]);
@@ -237,6 +240,7 @@ fn softmax<T: Number>(scores: &mut [T], cap: Option<f32>) -> T {
 
 /// Replaces scores by weights, and gradients of weights by those of unscaled scores. `mean` is the
 /// weighted mean of the weights' gradients.
+#[inline(always)]
 fn softmax_back<T: Number>(scores: &mut [T], d: &mut [T], [sum, mean]: [T; 2], cap: Option<f32>) {
     let pairs = scores.iter_mut().zip(d);
     // No cap in the loop, so that it vectorises.

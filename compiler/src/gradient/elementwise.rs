@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use htc_formats::model::Activation;
 use htc_kernels::Pool;
+use htc_math::vectorised;
 
 use super::number::{Number, TASK_ROWS, both, sum_of};
 
@@ -27,7 +28,7 @@ pub(super) fn rms_norm<T: Number>(
 }
 
 /// Computes one row of [`rms_norm`]; returns its `r`.
-#[inline]
+#[inline(always)]
 pub(super) fn norm_row<T: Number>(x: &[T], weight: &[T], epsilon: f64, out: &mut [T]) -> T {
     let mean = sum_of(x, x, |a, b| a * b) / x.len().max(1) as f64;
     let r = T::nearest(1.0 / (mean + epsilon).sqrt());
@@ -53,13 +54,13 @@ pub(super) fn rms_norm_back<T: Number>(
         for (row, dx) in rows.map(|(index, dx)| (first + index, dx)) {
             let at = row * width..(row + 1) * width;
             let (x, dy) = (&x[at.clone()], &dy[at]);
-            norm_row_back(x, weight, inverse[row], dy, dx);
+            vectorised(|| norm_row_back(x, weight, inverse[row], dy, dx));
         }
     });
 }
 
 /// One row of [`rms_norm_back`]: `dx += r (w ∘ dy) − x r³ (w ∘ dy) · x / n`.
-#[inline]
+#[inline(always)]
 pub(super) fn norm_row_back<T: Number>(x: &[T], weight: &[T], r: T, dy: &[T], dx: &mut [T]) {
     let products = x.iter().zip(weight).zip(dy);
     let dot: f64 = products
@@ -94,7 +95,7 @@ pub(super) fn norm_weight_back<T: Number>(
 }
 
 /// One row of [`norm_weight_back`].
-#[inline]
+#[inline(always)]
 pub(super) fn norm_weight_row_back<T: Number>(x: &[T], r: T, dy: &[T], sums: &mut [f64]) {
     for ((sum, &x), &dy) in sums.iter_mut().zip(x).zip(dy) {
         *sum += (x * r * dy).into();
@@ -136,7 +137,7 @@ pub(super) fn add_in_order(
     let width = sums.len().max(1);
     pool.chunks_mut(&mut parts, width, |task, part| {
         let first = task * TASK_ROWS;
-        f(first..rows.min(first + TASK_ROWS), part);
+        vectorised(|| f(first..rows.min(first + TASK_ROWS), part));
     });
     for part in parts.chunks_exact(width) {
         sums.iter_mut()
@@ -154,9 +155,12 @@ pub(super) fn activate<T: Number>(
     out: &mut [T],
 ) {
     pool.chunks_mut(out, NUMBERS, |task, out| {
-        let at = task * NUMBERS;
-        for ((out, &gate), &up) in out.iter_mut().zip(&gate[at..]).zip(&up[at..]) {
-            *out = value_and_slope(activation, gate)[0] * up;
+        let at = task * NUMBERS..task * NUMBERS + out.len();
+        let (gate, up) = (&gate[at.clone()], &up[at]);
+        // No choice in the loops, so that they vectorise.
+        match activation {
+            Activation::Silu => activate_row(out, gate, up, silu),
+            Activation::GeluTanh => activate_row(out, gate, up, gelu_tanh),
         }
     });
 }
@@ -170,39 +174,62 @@ pub(super) fn activate_back<T: Number>(
 ) {
     let width = NUMBERS / TASK_ROWS;
     both(pool, [d_gate, d_up], [width; 2], |first, d_gate, d_up| {
-        let at = first * width;
-        let from = gate[at..].iter().zip(&up[at..]).zip(&d_out[at..]);
-        for ((d_gate, d_up), ((&gate, &up), &d)) in d_gate.iter_mut().zip(d_up).zip(from) {
-            let [value, slope] = value_and_slope(activation, gate);
-            *d_gate = d * up * slope;
-            *d_up = d * value;
+        let at = first * width..first * width + d_up.len();
+        let from = [&gate[at.clone()], &up[at.clone()], &d_out[at]];
+        match activation {
+            Activation::Silu => activate_row_back(from, [d_gate, d_up], silu),
+            Activation::GeluTanh => activate_row_back(from, [d_gate, d_up], gelu_tanh),
         }
     });
+}
+
+/// Computes a task of [`activate`]; `f` returns value and slope.
+#[inline(always)]
+fn activate_row<T: Number>(out: &mut [T], gate: &[T], up: &[T], f: impl Fn(T) -> [T; 2]) {
+    vectorised(|| {
+        for ((out, &gate), &up) in out.iter_mut().zip(gate).zip(up) {
+            *out = f(gate)[0] * up;
+        }
+    });
+}
+
+/// Computes a task of [`activate_back`].
+#[inline(always)]
+fn activate_row_back<T: Number>(
+    [gate, up, d_out]: [&[T]; 3],
+    [d_gate, d_up]: [&mut [T]; 2],
+    f: impl Fn(T) -> [T; 2],
+) {
+    let from = gate.iter().zip(up).zip(d_out);
+    for ((d_gate, d_up), ((&gate, &up), &d)) in d_gate.iter_mut().zip(d_up).zip(from) {
+        let [value, slope] = f(gate);
+        *d_gate = d * up * slope;
+        *d_up = d * value;
+    }
 }
 
 /// Numbers of a task, a multiple of [`TASK_ROWS`].
 const NUMBERS: usize = 1 << 14;
 
-#[inline]
-fn value_and_slope<T: Number>(activation: Activation, x: T) -> [T; 2] {
+/// Returns `x σ(x)` and its slope.
+#[inline(always)]
+fn silu<T: Number>(x: T) -> [T; 2] {
     let one = T::from(1.0);
-    match activation {
-        Activation::Silu => {
-            // If the exponential is infinite, the sigmoid and both results are 0.
-            let sigmoid = one / (one + (T::default() - x).exp());
-            [x * sigmoid, sigmoid * (one + x * (one - sigmoid))]
-        }
-        Activation::GeluTanh => {
-            let half = T::from(0.5);
-            let root = T::nearest((2.0 / std::f64::consts::PI).sqrt());
-            let cubic = T::nearest(0.044715);
-            let tanh = (root * (x + cubic * x * x * x)).tanh();
-            let inner = root * (one + T::from(3.0) * cubic * x * x);
-            let value = half * x * (one + tanh);
-            [
-                value,
-                half * (one + tanh) + half * x * (one - tanh * tanh) * inner,
-            ]
-        }
-    }
+    // If the exponential is infinite, the sigmoid and both results are 0.
+    let sigmoid = one / (one + (T::default() - x).exp());
+    [x * sigmoid, sigmoid * (one + x * (one - sigmoid))]
+}
+
+/// Returns GELU in its form with a tangent, and its slope.
+#[inline(always)]
+fn gelu_tanh<T: Number>(x: T) -> [T; 2] {
+    let [one, half] = [1.0, 0.5].map(T::from);
+    let root = T::nearest((2.0 / std::f64::consts::PI).sqrt());
+    let cubic = T::nearest(0.044715);
+    let tanh = (root * (x + cubic * x * x * x)).tanh();
+    let inner = root * (one + T::from(3.0) * cubic * x * x);
+    [
+        half * x * (one + tanh),
+        half * (one + tanh) + half * x * (one - tanh * tanh) * inner,
+    ]
 }

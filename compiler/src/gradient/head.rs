@@ -5,6 +5,7 @@ use std::ops::Range;
 use faer::{Accum, MatMut, MatRef};
 use htc_kernels::Pool;
 use htc_loader::Model;
+use htc_math::vectorised;
 
 use super::attention::capped;
 use super::elementwise::{norm_weight_back, rms_norm, rms_norm_back};
@@ -314,8 +315,14 @@ fn choose<T: Number>(
 /// and the sum.
 fn exponentials<T: Number>(logits: &[T], cap: Option<f32>, weights: &mut Vec<T>) -> (f64, f64) {
     weights.clear();
-    weights.extend(logits.iter().map(|&logit| capped(logit, cap)[0]));
-    let max = largest(weights);
-    weights.iter_mut().for_each(|w| *w = (*w - max).exp());
-    (max.into(), sum_of(weights, weights, |weight, _| weight))
+    // No cap in the loop, so that it vectorises.
+    match cap {
+        None => weights.extend_from_slice(logits),
+        Some(_) => weights.extend(logits.iter().map(|&logit| capped(logit, cap)[0])),
+    }
+    vectorised(|| {
+        let max = largest(weights);
+        weights.iter_mut().for_each(|w| *w = (*w - max).exp());
+        (max.into(), sum_of(weights, weights, |weight, _| weight))
+    })
 }

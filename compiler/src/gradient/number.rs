@@ -4,6 +4,7 @@ use std::ops::{Add, AddAssign, Div, Mul, MulAssign, Sub};
 
 use faer::{Accum, MatMut, MatRef, Par};
 use htc_kernels::Pool;
+use htc_math::vectorised;
 
 /// Rows of a task: fixed, so that results do not depend on the number of threads.
 pub(super) const TASK_ROWS: usize = 64;
@@ -48,17 +49,17 @@ pub(super) trait Number:
 macro_rules! number {
     ($type:ident, $exp:path) => {
         impl Number for $type {
-            #[inline]
+            #[inline(always)]
             fn nearest(x: f64) -> Self {
                 x as $type
             }
 
-            #[inline]
+            #[inline(always)]
             fn exp(self) -> Self {
                 $exp(self)
             }
 
-            #[inline]
+            #[inline(always)]
             fn tanh(self) -> Self {
                 $type::tanh(self)
             }
@@ -81,7 +82,7 @@ number!(f64, f64::exp);
 
 /// Returns `eˣ` to a few ulps, clamped to normal numbers, by the polynomial of Cephes (Moshier).
 /// Unlike the system's function, loops over it vectorise.
-#[inline]
+#[inline(always)]
 fn exp_f32(x: f32) -> f32 {
     /// Adding it leaves an integer in the last bits.
     const ROUND: f32 = 12_582_912.0;
@@ -109,7 +110,7 @@ fn exp_f32(x: f32) -> f32 {
 const CHAINS: usize = 8;
 
 /// Returns `Σ f(xᵢ, yᵢ)` in float64, for slices of the same length.
-#[inline]
+#[inline(always)]
 pub(super) fn sum_of<T: Number>(x: &[T], y: &[T], f: impl Fn(f64, f64) -> f64) -> f64 {
     let ((x, x_rest), (y, y_rest)) = (x.as_chunks::<CHAINS>(), y.as_chunks::<CHAINS>());
     let mut chains = [0.0; CHAINS];
@@ -126,7 +127,7 @@ pub(super) fn sum_of<T: Number>(x: &[T], y: &[T], f: impl Fn(f64, f64) -> f64) -
 }
 
 /// Returns the largest of numbers that are not NaN.
-#[inline]
+#[inline(always)]
 pub(super) fn largest<T: Number>(x: &[T]) -> T {
     let larger = |max: T, x: T| if x > max { x } else { max };
     let (chunks, rest) = x.as_chunks::<CHAINS>();
@@ -215,7 +216,7 @@ pub(super) fn both<T: Number>(
     let mut tasks: Vec<_> = a.zip(b).collect();
     pool.chunks_mut(&mut tasks, 1, |task, parts| {
         for (a, b) in parts {
-            f(task * TASK_ROWS, a, b);
+            vectorised(|| f(task * TASK_ROWS, a, b));
         }
     });
 }

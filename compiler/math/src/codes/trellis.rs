@@ -2,6 +2,8 @@
 
 use htc_formats::bands::{Code, STATE_BITS, STATES, Trellis};
 
+use crate::vectorised;
+
 /// Weights on each side of the seam.
 const SEAM: usize = 64;
 
@@ -166,6 +168,7 @@ impl Viterbi {
         }
     }
 
+    #[inline(always)]
     fn cost(&self, targets: &[f32], importance: Option<&[f32]>, t: usize, state: usize) -> f32 {
         let before = (targets.len() - 1 - t) * self.state_classes();
         let weight = importance.map_or(1.0, |weights| weights[t]);
@@ -183,14 +186,16 @@ impl Viterbi {
         t: usize,
         [first, step]: [usize; 2],
     ) -> usize {
-        let mut best = (f32::INFINITY, first);
-        for state in (first..STATES).step_by(step) {
-            let cost = self.cost(targets, importance, t, state);
-            if cost < best.0 {
-                best = (cost, state);
+        vectorised(|| {
+            let mut best = (f32::INFINITY, first);
+            for state in (first..STATES).step_by(step) {
+                let cost = self.cost(targets, importance, t, state);
+                if cost < best.0 {
+                    best = (cost, state);
+                }
             }
-        }
-        best.1
+            best.1
+        })
     }
 
     fn trace(&self, targets: &[f32], importance: Option<&[f32]>, first: u16, states: &mut [u16]) {
