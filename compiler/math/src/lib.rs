@@ -61,7 +61,6 @@ pub use sink::{
 };
 pub use spectrum::{gauged_singular_values, singular_values};
 pub use symmetric::{symmetric_eigen, symmetric_eigenvalues};
-pub use vectors::vectorised;
 
 use faer::linalg::matmul::matmul;
 use faer::{Accum, MatMut, MatRef, Par};

@@ -148,7 +148,7 @@ impl<T: Number> Task<'_, T> {
     /// Returns `out · d_out` of a query, the weighted mean of the weights' gradients.
     fn product_of(&self, out: &[T], d_out: &[T], query: usize) -> T {
         let at = query * self.of_tile.size..(query + 1) * self.of_tile.size;
-        vectorised(|| T::nearest(sum_of(&out[at.clone()], &d_out[at], |a, b| a * b)))
+        T::nearest(sum_of(&out[at.clone()], &d_out[at], |a, b| a * b))
     }
 
     fn forward(&self, out: &mut [T], sums: &mut [T]) {
@@ -163,7 +163,7 @@ impl<T: Number> Task<'_, T> {
                 weights[..seen.start].fill(T::default());
                 weights[seen.end..].fill(T::default());
                 let cap = self.of_tile.attention.softcap;
-                sums[queries.start + index] = vectorised(|| softmax(&mut weights[seen], cap));
+                sums[queries.start + index] = softmax(&mut weights[seen], cap);
             }
             let weights = MatRef::from_row_major_slice(weights, rows.len(), keys.len());
             let v = self.rows(self.qkv.v, keys);
@@ -197,7 +197,7 @@ impl<T: Number> Task<'_, T> {
                 let query = queries.start + index;
                 let of = [sums[query], self.product_of(out, d_out, query)];
                 let cap = self.of_tile.attention.softcap;
-                vectorised(|| softmax_back(&mut weights[seen.clone()], &mut d[seen], of, cap));
+                softmax_back(&mut weights[seen.clone()], &mut d[seen], of, cap);
             }
             let weights = MatRef::from_row_major_slice(weights, shape[0], shape[1]);
             let d = MatRef::from_row_major_slice(d, shape[0], shape[1]);
@@ -224,35 +224,38 @@ pub(super) fn capped<T: Number>(score: T, cap: Option<f32>) -> [T; 2] {
     }
 }
 
-/// Replaces scores by weights; returns the log-sum-exp.
-#[inline(always)]
-fn softmax<T: Number>(scores: &mut [T], cap: Option<f32>) -> T {
-    if cap.is_some() {
-        scores.iter_mut().for_each(|s| *s = capped(*s, cap)[0]);
+vectorised! {
+    /// Replaces scores by weights; returns the log-sum-exp.
+    fn softmax<T: Number>(scores: &mut [T], cap: Option<f32>) -> T {
+        if cap.is_some() {
+            scores.iter_mut().for_each(|s| *s = capped(*s, cap)[0]);
+        }
+        let max = largest(scores);
+        scores.iter_mut().for_each(|s| *s = (*s - max).exp());
+        let sum = sum_of(scores, scores, |weight, _| weight);
+        let inverse = T::nearest(1.0 / sum);
+        scores.iter_mut().for_each(|weight| *weight *= inverse);
+        T::nearest(max.into() + sum.ln())
     }
-    let max = largest(scores);
-    scores.iter_mut().for_each(|s| *s = (*s - max).exp());
-    let sum = sum_of(scores, scores, |weight, _| weight);
-    let inverse = T::nearest(1.0 / sum);
-    scores.iter_mut().for_each(|weight| *weight *= inverse);
-    T::nearest(max.into() + sum.ln())
 }
 
-/// Replaces scores by weights, and gradients of weights by those of unscaled scores. `mean` is the
-/// weighted mean of the weights' gradients.
-#[inline(always)]
-fn softmax_back<T: Number>(scores: &mut [T], d: &mut [T], [sum, mean]: [T; 2], cap: Option<f32>) {
-    let pairs = scores.iter_mut().zip(d);
-    // No cap in the loop, so that it vectorises.
-    match cap {
-        None => pairs.for_each(|(score, d)| {
-            *score = (*score - sum).exp();
-            *d = *score * (*d - mean);
-        }),
-        Some(_) => pairs.for_each(|(score, d)| {
-            let [value, slope] = capped(*score, cap);
-            *score = (value - sum).exp();
-            *d = *score * (*d - mean) * slope;
-        }),
+vectorised! {
+    /// Replaces scores by weights, and gradients of weights by those of unscaled scores. `of` are the
+    /// log-sum-exp, and the weighted mean of the weights' gradients.
+    fn softmax_back<T: Number>(scores: &mut [T], d: &mut [T], of: [T; 2], cap: Option<f32>) {
+        let [sum, mean] = of;
+        let pairs = scores.iter_mut().zip(d);
+        // No cap in the loop, so that it vectorises.
+        match cap {
+            None => pairs.for_each(|(score, d)| {
+                *score = (*score - sum).exp();
+                *d = *score * (*d - mean);
+            }),
+            Some(_) => pairs.for_each(|(score, d)| {
+                let [value, slope] = capped(*score, cap);
+                *score = (value - sum).exp();
+                *d = *score * (*d - mean) * slope;
+            }),
+        }
     }
 }

@@ -27,15 +27,16 @@ pub(super) fn rms_norm<T: Number>(
     });
 }
 
-/// Computes one row of [`rms_norm`]; returns its `r`.
-#[inline(always)]
-pub(super) fn norm_row<T: Number>(x: &[T], weight: &[T], epsilon: f64, out: &mut [T]) -> T {
-    let mean = sum_of(x, x, |a, b| a * b) / x.len().max(1) as f64;
-    let r = T::nearest(1.0 / (mean + epsilon).sqrt());
-    for ((out, &x), &weight) in out.iter_mut().zip(x).zip(weight) {
-        *out = x * r * weight;
+vectorised! {
+    /// Computes one row of [`rms_norm`]; returns its `r`.
+    pub(super) fn norm_row<T: Number>(x: &[T], weight: &[T], epsilon: f64, out: &mut [T]) -> T {
+        let mean = sum_of(x, x, |a, b| a * b) / x.len().max(1) as f64;
+        let r = T::nearest(1.0 / (mean + epsilon).sqrt());
+        for ((out, &x), &weight) in out.iter_mut().zip(x).zip(weight) {
+            *out = x * r * weight;
+        }
+        r
     }
-    r
 }
 
 /// Adds the input gradient of [`rms_norm`] to `dx`.
@@ -54,22 +55,23 @@ pub(super) fn rms_norm_back<T: Number>(
         for (row, dx) in rows.map(|(index, dx)| (first + index, dx)) {
             let at = row * width..(row + 1) * width;
             let (x, dy) = (&x[at.clone()], &dy[at]);
-            vectorised(|| norm_row_back(x, weight, inverse[row], dy, dx));
+            norm_row_back(x, weight, inverse[row], dy, dx);
         }
     });
 }
 
-/// One row of [`rms_norm_back`]: `dx += r (w ∘ dy) − x r³ (w ∘ dy) · x / n`.
-#[inline(always)]
-pub(super) fn norm_row_back<T: Number>(x: &[T], weight: &[T], r: T, dy: &[T], dx: &mut [T]) {
-    let products = x.iter().zip(weight).zip(dy);
-    let dot: f64 = products
-        .map(|((&x, &w), &dy)| x.into() * (w * dy).into())
-        .sum();
-    let along: f64 = Into::<f64>::into(r).powi(3) * dot / x.len().max(1) as f64;
-    let along = T::nearest(along);
-    for (((dx, &x), &w), &dy) in dx.iter_mut().zip(x).zip(weight).zip(dy) {
-        *dx += r * w * dy - along * x;
+vectorised! {
+    /// One row of [`rms_norm_back`]: `dx += r (w ∘ dy) − x r³ (w ∘ dy) · x / n`.
+    pub(super) fn norm_row_back<T: Number>(x: &[T], weight: &[T], r: T, dy: &[T], dx: &mut [T]) {
+        let products = x.iter().zip(weight).zip(dy);
+        let dot: f64 = products
+            .map(|((&x, &w), &dy)| x.into() * (w * dy).into())
+            .sum();
+        let along: f64 = Into::<f64>::into(r).powi(3) * dot / x.len().max(1) as f64;
+        let along = T::nearest(along);
+        for (((dx, &x), &w), &dy) in dx.iter_mut().zip(x).zip(weight).zip(dy) {
+            *dx += r * w * dy - along * x;
+        }
     }
 }
 
@@ -94,11 +96,12 @@ pub(super) fn norm_weight_back<T: Number>(
     });
 }
 
-/// One row of [`norm_weight_back`].
-#[inline(always)]
-pub(super) fn norm_weight_row_back<T: Number>(x: &[T], r: T, dy: &[T], sums: &mut [f64]) {
-    for ((sum, &x), &dy) in sums.iter_mut().zip(x).zip(dy) {
-        *sum += (x * r * dy).into();
+vectorised! {
+    /// One row of [`norm_weight_back`].
+    pub(super) fn norm_weight_row_back<T: Number>(x: &[T], r: T, dy: &[T], sums: &mut [f64]) {
+        for ((sum, &x), &dy) in sums.iter_mut().zip(x).zip(dy) {
+            *sum += (x * r * dy).into();
+        }
     }
 }
 
@@ -115,14 +118,20 @@ pub(super) fn rows_back<T: Number>(
         for row in rows {
             let at = row * width..(row + 1) * width;
             let (y, dy) = (&y[at.clone()], &dy[at]);
-            for ((sum, &y), &dy) in part.iter_mut().zip(y).zip(dy) {
-                *sum += (y * dy).into();
-            }
+            add_products(part, y, dy);
             for ((sum, &bias), &dy) in part.iter_mut().zip(bias.into_iter().flatten()).zip(dy) {
                 *sum -= (bias * dy).into();
             }
         }
     });
+}
+
+vectorised! {
+    fn add_products<T: Number>(sums: &mut [f64], x: &[T], y: &[T]) {
+        for ((sum, &x), &y) in sums.iter_mut().zip(x).zip(y) {
+            *sum += (x * y).into();
+        }
+    }
 }
 
 /// Accumulates `f` over row tasks in task order, so that sums do not depend on the number of
@@ -137,7 +146,7 @@ pub(super) fn add_in_order(
     let width = sums.len().max(1);
     pool.chunks_mut(&mut parts, width, |task, part| {
         let first = task * TASK_ROWS;
-        vectorised(|| f(first..rows.min(first + TASK_ROWS), part));
+        f(first..rows.min(first + TASK_ROWS), part);
     });
     for part in parts.chunks_exact(width) {
         sums.iter_mut()
@@ -156,12 +165,7 @@ pub(super) fn activate<T: Number>(
 ) {
     pool.chunks_mut(out, NUMBERS, |task, out| {
         let at = task * NUMBERS..task * NUMBERS + out.len();
-        let (gate, up) = (&gate[at.clone()], &up[at]);
-        // No choice in the loops, so that they vectorise.
-        match activation {
-            Activation::Silu => activate_row(out, gate, up, silu),
-            Activation::GeluTanh => activate_row(out, gate, up, gelu_tanh),
-        }
+        activate_part(activation, out, &gate[at.clone()], &up[at]);
     });
 }
 
@@ -176,29 +180,49 @@ pub(super) fn activate_back<T: Number>(
     both(pool, [d_gate, d_up], [width; 2], |first, d_gate, d_up| {
         let at = first * width..first * width + d_up.len();
         let from = [&gate[at.clone()], &up[at.clone()], &d_out[at]];
+        activate_part_back(activation, from, d_gate, d_up);
+    });
+}
+
+vectorised! {
+    fn activate_part<T: Number>(activation: Activation, out: &mut [T], gate: &[T], up: &[T]) {
+        // No choice in the loops, so that they vectorise.
         match activation {
-            Activation::Silu => activate_row_back(from, [d_gate, d_up], silu),
-            Activation::GeluTanh => activate_row_back(from, [d_gate, d_up], gelu_tanh),
+            Activation::Silu => products_with(silu, out, gate, up),
+            Activation::GeluTanh => products_with(gelu_tanh, out, gate, up),
         }
-    });
+    }
 }
 
-/// Computes a task of [`activate`]; `f` returns value and slope.
-#[inline(always)]
-fn activate_row<T: Number>(out: &mut [T], gate: &[T], up: &[T], f: impl Fn(T) -> [T; 2]) {
-    vectorised(|| {
-        for ((out, &gate), &up) in out.iter_mut().zip(gate).zip(up) {
-            *out = f(gate)[0] * up;
+vectorised! {
+    fn activate_part_back<T: Number>(
+        activation: Activation,
+        from: [&[T]; 3],
+        d_gate: &mut [T],
+        d_up: &mut [T],
+    ) {
+        match activation {
+            Activation::Silu => products_with_back(silu, from, d_gate, d_up),
+            Activation::GeluTanh => products_with_back(gelu_tanh, from, d_gate, d_up),
         }
-    });
+    }
 }
 
-/// Computes a task of [`activate_back`].
+/// Computes `out = f(gate) up`; `f` returns value and slope.
 #[inline(always)]
-fn activate_row_back<T: Number>(
-    [gate, up, d_out]: [&[T]; 3],
-    [d_gate, d_up]: [&mut [T]; 2],
+fn products_with<T: Number>(f: impl Fn(T) -> [T; 2], out: &mut [T], gate: &[T], up: &[T]) {
+    for ((out, &gate), &up) in out.iter_mut().zip(gate).zip(up) {
+        *out = f(gate)[0] * up;
+    }
+}
+
+/// Computes `d_gate` and `d_up` of [`products_with`].
+#[inline(always)]
+fn products_with_back<T: Number>(
     f: impl Fn(T) -> [T; 2],
+    [gate, up, d_out]: [&[T]; 3],
+    d_gate: &mut [T],
+    d_up: &mut [T],
 ) {
     let from = gate.iter().zip(up).zip(d_out);
     for ((d_gate, d_up), ((&gate, &up), &d)) in d_gate.iter_mut().zip(d_up).zip(from) {

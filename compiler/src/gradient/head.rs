@@ -320,9 +320,14 @@ fn exponentials<T: Number>(logits: &[T], cap: Option<f32>, weights: &mut Vec<T>)
         None => weights.extend_from_slice(logits),
         Some(_) => weights.extend(logits.iter().map(|&logit| capped(logit, cap)[0])),
     }
-    vectorised(|| {
-        let max = largest(weights);
-        weights.iter_mut().for_each(|w| *w = (*w - max).exp());
-        (max.into(), sum_of(weights, weights, |weight, _| weight))
-    })
+    exponentials_of_largest(weights)
+}
+
+vectorised! {
+    /// Replaces numbers by their exponentials over the largest; returns the largest and the sum.
+    fn exponentials_of_largest<T: Number>(numbers: &mut [T]) -> (f64, f64) {
+        let max = largest(numbers);
+        numbers.iter_mut().for_each(|x| *x = (*x - max).exp());
+        (max.into(), sum_of(numbers, numbers, |x, _| x))
+    }
 }

@@ -4,7 +4,6 @@ use std::ops::{Add, AddAssign, Div, Mul, MulAssign, Sub};
 
 use faer::{Accum, MatMut, MatRef, Par};
 use htc_kernels::Pool;
-use htc_math::vectorised;
 
 /// Rows of a task: fixed, so that results do not depend on the number of threads.
 pub(super) const TASK_ROWS: usize = 64;
@@ -216,7 +215,7 @@ pub(super) fn both<T: Number>(
     let mut tasks: Vec<_> = a.zip(b).collect();
     pool.chunks_mut(&mut tasks, 1, |task, parts| {
         for (a, b) in parts {
-            vectorised(|| f(task * TASK_ROWS, a, b));
+            f(task * TASK_ROWS, a, b);
         }
     });
 }

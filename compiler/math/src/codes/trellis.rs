@@ -184,18 +184,9 @@ impl Viterbi {
         targets: &[f32],
         importance: Option<&[f32]>,
         t: usize,
-        [first, step]: [usize; 2],
+        states: [usize; 2],
     ) -> usize {
-        vectorised(|| {
-            let mut best = (f32::INFINITY, first);
-            for state in (first..STATES).step_by(step) {
-                let cost = self.cost(targets, importance, t, state);
-                if cost < best.0 {
-                    best = (cost, state);
-                }
-            }
-            best.1
-        })
+        cheapest(self, targets, importance, t, states)
     }
 
     fn trace(&self, targets: &[f32], importance: Option<&[f32]>, first: u16, states: &mut [u16]) {
@@ -208,6 +199,26 @@ impl Viterbi {
             }
             state = self.cheapest(targets, importance, t + 1, self.successors(state));
         }
+    }
+}
+
+vectorised! {
+    fn cheapest(
+        paths: &Viterbi,
+        targets: &[f32],
+        importance: Option<&[f32]>,
+        t: usize,
+        states: [usize; 2],
+    ) -> usize {
+        let [first, step] = states;
+        let mut best = (f32::INFINITY, first);
+        for state in (first..STATES).step_by(step) {
+            let cost = paths.cost(targets, importance, t, state);
+            if cost < best.0 {
+                best = (cost, state);
+            }
+        }
+        best.1
     }
 }
 
