@@ -2,7 +2,8 @@
 //! vectors.
 //!
 //! Both models run in float32 on decoded weights, one layer at a time. The residual streams of all
-//! windows are in memory, before every layer if gradients are requested.
+//! windows are in memory, before every layer if gradients are requested. The backward pass computes the
+//! values of a layer again, unless they are among those [kept](KeptLayer) of the last layers.
 
 use htc_formats::model::{MatrixId, Role};
 use htc_kernels::cpu::Cpu;
@@ -10,6 +11,7 @@ use htc_loader::Model;
 
 use super::block::Block;
 use super::head::{Head, HeadWork, batch};
+use super::memory::kept_layers;
 use super::pass::{check_finite, require_finite, windows_at_a_time};
 use super::scales::{Scale, Scales};
 use super::values::{ValueGradients, Values};
@@ -38,6 +40,15 @@ pub(super) struct Passes<'a> {
     portion: usize,
     pub values: Values<f32>,
     pub gradients: ValueGradients<f32>,
+    /// Of the last layers, from the last one on.
+    pub kept: Vec<KeptLayer>,
+}
+
+/// A layer between its forward and its backward pass.
+#[derive(Default)]
+pub(super) struct KeptLayer {
+    block: Option<Block<f32>>,
+    pub values: Values<f32>,
 }
 
 impl Passes<'_> {
@@ -51,29 +62,70 @@ impl Passes<'_> {
         keeps: bool,
     ) -> Result<Vec<Vec<f32>>, PassError> {
         let model = blocks.model;
+        let layers = model.hyper().layers;
         let mut streams = vec![embed(model, tokens)?];
-        for layer in 0..model.hyper().layers {
+        for layer in 0..layers {
             let block = self.block(blocks, layer, scales)?;
             let mut x = if keeps {
                 streams.last().cloned().unwrap_or_default()
             } else {
                 streams.pop().unwrap_or_default()
             };
+            // Of one portion at most.
+            let kept = keeps && x.len() <= self.portion;
+            let mut kept = self.kept.get_mut(layers - 1 - layer).filter(|_| kept);
             for x in x.chunks_mut(self.portion) {
-                let out = block.forward(self.cpu.pool(), x, &mut self.values);
+                let values = kept
+                    .as_mut()
+                    .map_or(&mut self.values, |kept| &mut kept.values);
+                let out = block.forward(self.cpu.pool(), x, values);
                 x.copy_from_slice(out);
                 self.watch.check_cancelled()?;
             }
             check_finite(model, &x, format_args!("layer {layer}"))?;
+            if let Some(kept) = kept {
+                kept.block = Some(block);
+            }
             streams.push(x);
         }
         Ok(streams)
     }
 
-    /// Passes the gradient `d` with respect to the stream after a block back to `x` before it.
-    fn back(&mut self, block: &Block<f32>, x: &[f32], d: &mut [f32]) {
-        let (pool, values) = (self.cpu.pool(), &mut self.values);
-        block.forward(pool, x, values);
+    /// Passes the gradient `d` with respect to the stream after a layer back to the stream `x` before
+    /// it, and adds the gradients of its norms and rows to those `found`.
+    fn back(
+        &mut self,
+        blocks: &Blocks<f32>,
+        layer: usize,
+        scales: &Scales,
+        (x, d): (&[f32], &mut [f32]),
+        found: &mut [Vec<f64>],
+    ) -> Result<(), PassError> {
+        let from_last = blocks.model.hyper().layers - 1 - layer;
+        let kept = self.kept.get_mut(from_last).and_then(|kept| {
+            let block = kept.block.take()?;
+            Some((block, std::mem::take(&mut kept.values)))
+        });
+        if let Some((block, values)) = kept {
+            self.pass_back(&block, &values, d);
+            self.add_gradients(&block, &values, layer, scales, found);
+            self.kept[from_last].values = values;
+            return self.watch.check_cancelled().map_err(Into::into);
+        }
+        let block = self.block(blocks, layer, Some(scales))?;
+        let mut values = std::mem::take(&mut self.values);
+        for (x, d) in x.chunks(self.portion).zip(d.chunks_mut(self.portion)) {
+            block.forward(self.cpu.pool(), x, &mut values);
+            self.pass_back(&block, &values, d);
+            self.add_gradients(&block, &values, layer, scales, found);
+            self.watch.check_cancelled()?;
+        }
+        self.values = values;
+        Ok(())
+    }
+
+    fn pass_back(&mut self, block: &Block<f32>, values: &Values<f32>, d: &mut [f32]) {
+        let pool = self.cpu.pool();
         let before = block.backward(pool, d, values, &mut self.gradients);
         d.copy_from_slice(before);
     }
@@ -82,11 +134,12 @@ impl Passes<'_> {
     fn add_gradients(
         &self,
         block: &Block<f32>,
+        values: &Values<f32>,
         layer: usize,
         scales: &Scales,
         found: &mut [Vec<f64>],
     ) {
-        let (pool, values, gradients) = (self.cpu.pool(), &self.values, &self.gradients);
+        let (pool, gradients) = (self.cpu.pool(), &self.gradients);
         for norm in block.norms() {
             if let Some(index) = scales.index(Scale::Norm(norm.role)) {
                 norm.add_weight_gradient(pool, values, gradients, &mut found[index]);
@@ -143,6 +196,9 @@ impl<'a> Distillation<'a> {
                 portion: windows * context * made.hyper().width.max(1),
                 values: Values::default(),
                 gradients: ValueGradients::default(),
+                kept: (0..kept_layers(made.spec(), context))
+                    .map(|_| KeptLayer::default())
+                    .collect(),
             },
         }
     }
@@ -205,13 +261,8 @@ impl<'a> Distillation<'a> {
             found[index] = of_head;
         }
         for (layer, x) in streams.iter().enumerate().rev() {
-            let block = self.passes.block(&self.made, layer, Some(scales))?;
-            let portion = self.passes.portion;
-            for (x, d) in x.chunks(portion).zip(d.chunks_mut(portion)) {
-                self.passes.back(&block, x, d);
-                self.passes.add_gradients(&block, layer, scales, &mut found);
-                self.passes.watch.check_cancelled()?;
-            }
+            self.passes
+                .back(&self.made, layer, scales, (x, &mut d), &mut found)?;
             check_finite(self.made.model, &d, format_args!("layer {layer}"))?;
         }
         scales.divide_rows(&mut found);

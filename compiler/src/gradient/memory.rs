@@ -7,6 +7,9 @@ use super::head;
 use super::pass::windows_at_a_time;
 use super::sums::OutputSums;
 
+/// Largest bytes of all layers that a distillation keeps.
+const KEPT: u64 = 1 << 28;
+
 /// Numbers that a pass through a block keeps at one position.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct NumbersPerPosition {
@@ -79,6 +82,11 @@ impl BlockBytes {
             stream: floats(positions, spec.width),
         }
     }
+
+    /// Returns the bytes of a layer between its forward and its backward pass.
+    fn layer(&self) -> u64 {
+        self.values.saturating_add(self.weights)
+    }
 }
 
 /// Returns the bytes of a matrix in float32.
@@ -109,5 +117,15 @@ pub(crate) fn distillation_memory(
     let kept = BlockBytes::estimate(spec, context);
     let heads = head::memory(hyper.vocabulary, hyper.width).saturating_mul(2);
     let passes = kept.values.saturating_add(kept.gradients);
-    passes.saturating_add(kept.weights.max(heads))
+    let layers = kept_layers(spec, context) as u64 * kept.layer();
+    passes
+        .saturating_add(layers)
+        .saturating_add(kept.weights.max(heads))
+}
+
+/// Returns the number of layers whose values and weights a distillation keeps from the forward pass for
+/// the backward pass, at most [`KEPT`] bytes.
+pub(super) fn kept_layers(spec: &ModelSpec, context: usize) -> usize {
+    let layer = BlockBytes::estimate(spec, context).layer().max(1);
+    spec.blocks.len().min((KEPT / layer) as usize)
 }

@@ -114,8 +114,9 @@ pub(super) fn sum_of<T: Number>(x: &[T], y: &[T], f: impl Fn(f64, f64) -> f64) -
     let ((x, x_rest), (y, y_rest)) = (x.as_chunks::<CHAINS>(), y.as_chunks::<CHAINS>());
     let mut chains = [0.0; CHAINS];
     for (x, y) in x.iter().zip(y) {
-        for ((chain, &x), &y) in chains.iter_mut().zip(x).zip(y) {
-            *chain += f(x.into(), y.into());
+        // Indices, since an iterator in the inner loop is called.
+        for chain in 0..CHAINS {
+            chains[chain] += f(x[chain].into(), y[chain].into());
         }
     }
     let rest = x_rest
@@ -132,8 +133,8 @@ pub(super) fn largest<T: Number>(x: &[T]) -> T {
     let (chunks, rest) = x.as_chunks::<CHAINS>();
     let mut chains = [x.first().copied().unwrap_or_default(); CHAINS];
     for chunk in chunks {
-        for (max, &x) in chains.iter_mut().zip(chunk) {
-            *max = larger(*max, x);
+        for chain in 0..CHAINS {
+            chains[chain] = larger(chains[chain], chunk[chain]);
         }
     }
     rest.iter().copied().chain(chains).fold(chains[0], larger)

@@ -42,17 +42,39 @@ fn estimate_counts_the_numbers_of_a_pass_through_every_block() {
 fn distillation_keeps_values_and_gradients_from_call_to_call() {
     let model = Model::open(&architectures()[0]).unwrap();
     let (tokens, _) = text(model.hyper().vocabulary, WINDOWS * CONTEXT);
-    let cpu = Cpu::with_threads(1).unwrap();
-    let models = [&model, &model];
-    let mut pair = Distillation::new(models, cpu, CONTEXT, Progress::silent());
-    let scales = Scales::from_models(model.file(), model.file()).unwrap();
-    pair.gradients(&tokens, &scales).unwrap();
+    let mut pair = pair_of(&model);
+    let mut scales = Scales::from_models(model.file(), model.file()).unwrap();
+    // Unlike the source's, so that gradients are not zero.
+    let numbers = scales.values.iter_mut().flatten();
+    numbers
+        .enumerate()
+        .for_each(|(index, number)| *number *= 1.0 + 0.01 * (index % 7) as f32);
+    let found = pair.gradients(&tokens, &scales).unwrap();
     let expected = NumbersPerPosition::count(&model.spec().blocks[0], model.spec().width);
-    let found = (
-        pair.passes.values.numbers(),
-        pair.passes.gradients.numbers(),
+    let (values, gradients) = (
+        tokens.len() * expected.values,
+        tokens.len() * expected.gradients,
     );
-    let positions = tokens.len();
-    let expected = (positions * expected.values, positions * expected.gradients);
-    assert_eq!(found, expected);
+    let kept: Vec<usize> = pair
+        .passes
+        .kept
+        .iter()
+        .map(|l| l.values.numbers())
+        .collect();
+    assert_eq!(kept, vec![values; model.hyper().layers]);
+    assert_eq!(pair.passes.gradients.numbers(), gradients);
+
+    assert!(found.0 > 0.0 && found.1.iter().flatten().any(|g| *g != 0.0));
+
+    // Layers that are not kept have the same gradients.
+    pair.passes.kept.truncate(1);
+    assert_eq!(pair.gradients(&tokens, &scales).unwrap(), found);
+    assert_eq!(pair.passes.values.numbers(), values);
+    pair.passes.kept.clear();
+    assert_eq!(pair.gradients(&tokens, &scales).unwrap(), found);
+}
+
+fn pair_of(model: &Model) -> Distillation<'_> {
+    let cpu = Cpu::with_threads(1).unwrap();
+    Distillation::new([model, model], cpu, CONTEXT, Progress::silent())
 }
