@@ -7,6 +7,7 @@ use htc_formats::model::{Part, Role};
 use htc_formats::source::{ModelFile, ModelTensor};
 use htc_kernels::Matrix;
 use htc_kernels::cpu::{Cpu, Scratch};
+use htc_loader::exec::BATCH;
 
 use super::stages;
 use crate::math::{SvdMethod, Weight, low_rank, low_rank_error};
@@ -152,7 +153,7 @@ pub fn forward_seconds(
     threads: usize,
     logits: bool,
 ) -> Option<f64> {
-    const ROWS: usize = 128;
+    const ROWS: usize = BATCH;
     let weights = || {
         source.tensors.iter().filter(|tensor| {
             let part = Part::Weight;

@@ -13,6 +13,7 @@ use crate::calibrate::windows::HeldOut;
 use crate::calibrate::{self, Calibration};
 use crate::choose;
 use crate::estimate::duration::{Speed, forward_seconds};
+pub(crate) use crate::estimate::stages::SEARCH_CANDIDATES;
 use crate::estimate::stages::Workload;
 pub use crate::estimate::stages::{StageSeconds, coding_cost};
 use crate::gradient;
@@ -181,8 +182,9 @@ pub(crate) fn estimate(options: &CompileOptions, expected: EstimateInputs) -> Es
                 Some(_) => held_out.map_or(0, HeldOut::count),
                 None => choose::SHIPPED_WINDOWS,
             };
-            let tokens = windows * context;
-            2.0 * times * forward_seconds(source, tokens, threads, true).unwrap_or(0.0)
+            let tokens = (windows * context) as f64;
+            let tokens = stages::passes_of_measurements(source, tokens, times) * tokens;
+            forward_seconds(source, tokens as usize, threads, true).unwrap_or(0.0)
         },
         tune: stages::tuning_factor(options)
             * stages::tuning_seconds(source, expected.tune, speed, threads),

@@ -17,7 +17,7 @@ use crate::options::{CodeKinds, CompileOptions, EffortSettings, PlanRequest, Pla
 use crate::plan::{self, MatrixForm, Method, ModelFileTypes, UnitMatrix, UnitPlan};
 use crate::profile::{bound, curves};
 use crate::unit::kv_bases;
-use crate::{gradient, tune};
+use crate::{gradient, measure, tune};
 
 /// Seconds of the stages of a compilation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, JsonSchema, Serialize, Deserialize)]
@@ -53,8 +53,9 @@ pub struct Workload<'a> {
     pub threads: usize,
 }
 
-/// Speed of second moments relative to matrix products.
-const MOMENT_COST: f64 = 1.0;
+/// Speed of passes through the model and of second moments relative to the products of a small
+/// benchmark. On an AMD EPYC (Zen 5) 2.1 was measured.
+const PASS_SPEED: f64 = 1.8;
 
 /// Forward, recomputation, backward.
 const GRADIENT_PASSES: f64 = 3.0;
@@ -79,7 +80,7 @@ pub fn calibration_seconds(work: Workload, speed: Speed) -> f64 {
     let logits = (hyper.vocabulary * hyper.width) as f64;
     let gradients =
         work.gradient_tokens as f64 * (GRADIENT_PASSES * weights + 2.0 * logits + 0.5 * outputs);
-    forward + speed.product_seconds(moments / MOMENT_COST + gradients) / threads.max(1) as f64
+    forward + speed.product_seconds((moments + gradients) / PASS_SPEED) / threads.max(1) as f64
 }
 
 /// Returns the share of the positions that a matrix reads.
@@ -266,10 +267,11 @@ pub fn tuning_seconds(source: &ModelFile, steps: usize, speed: Speed, threads: u
     let weights: f64 = members.iter().map(|m| projection_weights(hyper, m)).sum();
     let logits = (hyper.vocabulary * hyper.width) as f64;
     let (stepped, measured) = tune::positions(steps);
-    // Half of the tokens are measured with logits.
-    let step = (1.0 + GRADIENT_PASSES) * weights + 3.0 * logits;
+    let recomputed = 1.0 - tune::kept_share(&source.spec());
+    // With a forward pass of the source. Half of the tokens are measured with logits.
+    let step = (GRADIENT_PASSES + recomputed) * weights + 3.0 * logits;
     let products = stepped as f64 * step + measured as f64 * (weights + logits);
-    speed.product_seconds(products) / threads.max(1) as f64
+    speed.product_seconds(products / PASS_SPEED) / threads.max(1) as f64
 }
 
 pub(super) fn kv_bases_seconds(
@@ -286,7 +288,17 @@ pub(super) fn kv_bases_seconds(
     }
 }
 
-const SEARCH_CANDIDATES: f64 = 7.0;
+/// Candidates of a search for the size of a file: two to four were seen.
+pub const SEARCH_CANDIDATES: usize = 4;
+
+/// Returns the passes over the held-out text of candidates that are measured on it so many `times`,
+/// and of the source: once where its logits are kept.
+pub(super) fn passes_of_measurements(source: &ModelFile, held_out: f64, times: f64) -> f64 {
+    let logits = held_out * source.hyper.vocabulary as f64;
+    let kept = measure::kept_bytes(held_out as u64, source.hyper.vocabulary) as f64 / 4.0;
+    let kept = if logits > 0.0 { kept / logits } else { 1.0 };
+    times + times.min(1.0) * kept + times * (1.0 - kept)
+}
 
 /// Bases are tuned alone, then both ends together.
 pub(super) fn tuning_factor(options: &CompileOptions) -> f64 {
@@ -345,16 +357,17 @@ pub(crate) fn estimate_before_work(
     let candidates = if options.limit.is_none() {
         2.0
     } else {
-        SEARCH_CANDIDATES
+        SEARCH_CANDIDATES as f64
     };
     // At most half of the calibration tokens are held out.
-    let held_out = (candidates + 1.0 + compared) * 0.5 * tokens as f64 / 2.0;
-    let measure = forward_seconds(source, held_out as usize, threads, true);
+    let held_out = tokens as f64 / 2.0;
+    let times = passes_of_measurements(source, held_out, 0.5 * (candidates + 1.0 + compared));
+    let measure = forward_seconds(source, (times * held_out) as usize, threads, true);
     Some(StageSeconds {
         calibrate: calibration_seconds(work, speed),
         plan: curve_seconds(source, effort, codes, rotates, speed, threads),
         factorise: (candidates + compared) * once,
-        measure: 2.0 * measure.unwrap_or(0.0),
+        measure: measure.unwrap_or(0.0),
         tune: tuning_factor(options) * tuning_seconds(source, steps, speed, threads),
     })
 }

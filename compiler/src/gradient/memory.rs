@@ -125,7 +125,7 @@ pub(crate) fn distillation_memory(
 
 /// Returns the number of layers whose values and weights a distillation keeps from the forward pass for
 /// the backward pass, at most [`KEPT`] bytes.
-pub(super) fn kept_layers(spec: &ModelSpec, context: usize) -> usize {
+pub(crate) fn kept_layers(spec: &ModelSpec, context: usize) -> usize {
     let layer = BlockBytes::estimate(spec, context).layer().max(1);
     spec.blocks.len().min((KEPT / layer) as usize)
 }

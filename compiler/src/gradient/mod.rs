@@ -43,7 +43,7 @@ use crate::event::{Event, Progress};
 use crate::options::CalibrationOptions;
 use crate::system;
 use files::{Files, Stage};
-pub(crate) use memory::{distillation_memory, needed_memory};
+pub(crate) use memory::{distillation_memory, kept_layers, needed_memory};
 use pass::Pass;
 use store::StoredOutputs;
 pub use store::{MomentBlock, OutputMoments};

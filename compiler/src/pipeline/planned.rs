@@ -143,7 +143,7 @@ impl<'a> PlannedModel<'a> {
             plan: searched.as_ref().unwrap_or(self.planner.plan()),
             treatment: self.treatment,
             calibration: self.calibrated.calibration.as_ref(),
-            candidates: self.request.candidates(),
+            candidates: self.expected_candidates(searches),
             tune: self.request.tune,
             bytes,
             vocabulary: vocabulary.map_or(0, |of| of.entry().decoded_length),
@@ -162,6 +162,13 @@ impl<'a> PlannedModel<'a> {
                 estimate,
                 free_bytes,
             }),
+        }
+    }
+
+    fn expected_candidates(&self, searches: bool) -> usize {
+        match self.planner.plan().request().method {
+            Method::Quantise if searches => estimate::SEARCH_CANDIDATES,
+            _ => self.request.candidates(),
         }
     }
 

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use htc_formats::DType;
 use htc_formats::block;
 use htc_formats::htz::Digest;
-use htc_formats::model::{HyperParameters, Role};
+use htc_formats::model::{HyperParameters, ModelSpec, Role};
 use htc_formats::source::ModelFile;
 use htc_kernels::cpu::Cpu;
 use htc_loader::Model;
@@ -24,6 +24,7 @@ use serde::{Deserialize, Serialize};
 use crate::calibrate::windows::{WeightedWindows, Windows};
 use crate::calibrate::{Calibration, PassError};
 use crate::event::{Event, Progress};
+use crate::gradient;
 use crate::gradient::distil::{Distillation, Expected};
 use crate::gradient::scales::{Scale, Scales, rows_of};
 use crate::make::{Artifact, TensorChange};
@@ -322,6 +323,12 @@ pub(crate) fn memory_bytes(hyper: &HyperParameters, context: usize) -> u64 {
     (streams as u64)
         .saturating_mul(context as u64)
         .saturating_mul(position)
+}
+
+/// Returns the share of the layers whose values are kept for the backward pass.
+pub(crate) fn kept_share(spec: &ModelSpec) -> f64 {
+    let kept = gradient::kept_layers(spec, DEFAULT_CONTEXT);
+    kept as f64 / spec.blocks.len().max(1) as f64
 }
 
 /// Returns the approximate positions of `steps` steps and of their measurements.
