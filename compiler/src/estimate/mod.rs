@@ -182,9 +182,10 @@ pub(crate) fn estimate(options: &CompileOptions, expected: EstimateInputs) -> Es
                 Some(_) => held_out.map_or(0, HeldOut::count),
                 None => choose::SHIPPED_WINDOWS,
             };
-            let tokens = (windows * context) as f64;
-            let tokens = stages::passes_of_measurements(source, tokens, times) * tokens;
-            forward_seconds(source, tokens as usize, threads, true).unwrap_or(0.0)
+            let tokens = windows * context;
+            let passes = stages::passes_of_measurements(&source.hyper, tokens, context, times);
+            let tokens = (passes * tokens as f64) as usize;
+            forward_seconds(source, tokens, threads, true).unwrap_or(0.0)
         },
         tune: stages::tuning_factor(options)
             * stages::tuning_seconds(source, expected.tune, speed, threads),

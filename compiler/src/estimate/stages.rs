@@ -13,7 +13,9 @@ use serde::{Deserialize, Serialize};
 
 use super::duration::{Speed, forward_seconds};
 use crate::math::codes::MAX_FIT_COLUMNS;
-use crate::options::{CodeKinds, CompileOptions, EffortSettings, PlanRequest, PlanSource};
+use crate::options::{
+    CodeKinds, CompileOptions, DEFAULT_CONTEXT, EffortSettings, PlanRequest, PlanSource,
+};
 use crate::plan::{self, MatrixForm, Method, ModelFileTypes, UnitMatrix, UnitPlan};
 use crate::profile::{bound, curves};
 use crate::unit::kv_bases;
@@ -54,7 +56,7 @@ pub struct Workload<'a> {
 }
 
 /// Speed of passes through the model and of second moments relative to the products of a small
-/// benchmark. On an AMD EPYC (Zen 5) 2.1 was measured.
+/// benchmark; 2.1 was measured with AVX-512 (Zen 5), the rest is a margin for other processors.
 const PASS_SPEED: f64 = 1.8;
 
 /// Forward, recomputation, backward.
@@ -267,9 +269,9 @@ pub fn tuning_seconds(source: &ModelFile, steps: usize, speed: Speed, threads: u
     let weights: f64 = members.iter().map(|m| projection_weights(hyper, m)).sum();
     let logits = (hyper.vocabulary * hyper.width) as f64;
     let (stepped, measured) = tune::positions(steps);
-    let recomputed = 1.0 - tune::kept_share(&source.spec());
     // With a forward pass of the source. Half of the tokens are measured with logits.
-    let step = (GRADIENT_PASSES + recomputed) * weights + 3.0 * logits;
+    let passes = 1.0 + GRADIENT_PASSES - tune::kept_share(&source.spec());
+    let step = passes * weights + 3.0 * logits;
     let products = stepped as f64 * step + measured as f64 * (weights + logits);
     speed.product_seconds(products / PASS_SPEED) / threads.max(1) as f64
 }
@@ -291,12 +293,18 @@ pub(super) fn kv_bases_seconds(
 /// Candidates of a search for the size of a file: two to four were seen.
 pub const SEARCH_CANDIDATES: usize = 4;
 
-/// Returns the passes over the held-out text of candidates that are measured on it so many `times`,
-/// and of the source: once where its logits are kept.
-pub(super) fn passes_of_measurements(source: &ModelFile, held_out: f64, times: f64) -> f64 {
-    let logits = held_out * source.hyper.vocabulary as f64;
-    let kept = measure::kept_bytes(held_out as u64, source.hyper.vocabulary) as f64 / 4.0;
-    let kept = if logits > 0.0 { kept / logits } else { 1.0 };
+/// Returns the passes over the held-out text for `times` measurements of candidates on it, including
+/// passes of the source: of the windows whose logits are kept one for each split, of others one for
+/// each measurement.
+pub(super) fn passes_of_measurements(
+    hyper: &HyperParameters,
+    held_out: usize,
+    context: usize,
+    times: f64,
+) -> f64 {
+    let windows = (held_out / context.max(1)).div_ceil(2).max(1);
+    let kept = measure::kept_windows(context, hyper.vocabulary).min(windows);
+    let kept = kept as f64 / windows as f64;
     times + times.min(1.0) * kept + times * (1.0 - kept)
 }
 
@@ -360,9 +368,11 @@ pub(crate) fn estimate_before_work(
         SEARCH_CANDIDATES as f64
     };
     // At most half of the calibration tokens are held out.
-    let held_out = tokens as f64 / 2.0;
-    let times = passes_of_measurements(source, held_out, 0.5 * (candidates + 1.0 + compared));
-    let measure = forward_seconds(source, (times * held_out) as usize, threads, true);
+    let held_out = tokens / 2;
+    let times = 0.5 * (candidates + 1.0 + compared);
+    let passes = passes_of_measurements(&source.hyper, held_out, DEFAULT_CONTEXT, times);
+    let tokens = (passes * held_out as f64) as usize;
+    let measure = forward_seconds(source, tokens, threads, true);
     Some(StageSeconds {
         calibrate: calibration_seconds(work, speed),
         plan: curve_seconds(source, effort, codes, rotates, speed, threads),

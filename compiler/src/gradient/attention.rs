@@ -8,9 +8,9 @@ use std::ops::Range;
 use faer::{Accum, MatMut, MatRef};
 use htc_kernels::Pool;
 use htc_kernels::cpu::Attention;
-use htc_math::vectorised;
+use htc_math::{largest, vectorised};
 
-use super::number::{Number, largest, product, resized, sum_of};
+use super::number::{Number, product, resized, sum_of};
 
 /// Queries per tile.
 const TILE: usize = 64;
@@ -195,9 +195,10 @@ impl<T: Number> Task<'_, T> {
                     part[seen.end..].fill(T::default());
                 }
                 let query = queries.start + index;
-                let of = [sums[query], self.product_of(out, d_out, query)];
+                let mean = self.product_of(out, d_out, query);
                 let cap = self.of_tile.attention.softcap;
-                softmax_back(&mut weights[seen.clone()], &mut d[seen], of, cap);
+                let weights = &mut weights[seen.clone()];
+                softmax_back(weights, &mut d[seen], sums[query], mean, cap);
             }
             let weights = MatRef::from_row_major_slice(weights, shape[0], shape[1]);
             let d = MatRef::from_row_major_slice(d, shape[0], shape[1]);
@@ -240,20 +241,25 @@ vectorised! {
 }
 
 vectorised! {
-    /// Replaces scores by weights, and gradients of weights by those of unscaled scores. `of` are the
-    /// log-sum-exp, and the weighted mean of the weights' gradients.
-    fn softmax_back<T: Number>(scores: &mut [T], d: &mut [T], of: [T; 2], cap: Option<f32>) {
-        let [sum, mean] = of;
+    /// Replaces scores by weights, and gradients of weights by those of unscaled scores. `mean` is the
+    /// weighted mean of the weights' gradients.
+    fn softmax_back<T: Number>(
+        scores: &mut [T],
+        d: &mut [T],
+        log_sum: T,
+        mean: T,
+        cap: Option<f32>,
+    ) {
         let pairs = scores.iter_mut().zip(d);
         // No cap in the loop, so that it vectorises.
         match cap {
             None => pairs.for_each(|(score, d)| {
-                *score = (*score - sum).exp();
+                *score = (*score - log_sum).exp();
                 *d = *score * (*d - mean);
             }),
             Some(_) => pairs.for_each(|(score, d)| {
                 let [value, slope] = capped(*score, cap);
-                *score = (value - sum).exp();
+                *score = (value - log_sum).exp();
                 *d = *score * (*d - mean) * slope;
             }),
         }

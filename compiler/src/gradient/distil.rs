@@ -2,8 +2,8 @@
 //! vectors.
 //!
 //! Both models run in float32 on decoded weights, one layer at a time. The residual streams of all
-//! windows are in memory, before every layer if gradients are requested. The backward pass computes the
-//! values of a layer again, unless they are among those [kept](KeptLayer) of the last layers.
+//! windows are in memory, before every layer if gradients are requested. The last layers keep their
+//! weights and values for the backward pass; earlier layers are executed again.
 
 use htc_formats::model::{MatrixId, Role};
 use htc_kernels::cpu::Cpu;
@@ -40,7 +40,7 @@ pub(super) struct Passes<'a> {
     portion: usize,
     pub values: Values<f32>,
     pub gradients: ValueGradients<f32>,
-    /// Of the last layers, from the last one on.
+    /// Kept layers; index 0 is the last layer.
     pub kept: Vec<KeptLayer>,
 }
 
@@ -64,6 +64,8 @@ impl Passes<'_> {
         let model = blocks.model;
         let layers = model.hyper().layers;
         let mut streams = vec![embed(model, tokens)?];
+        // What a cancelled pass left.
+        self.kept.iter_mut().for_each(|kept| kept.block = None);
         for layer in 0..layers {
             let block = self.block(blocks, layer, scales)?;
             let mut x = if keeps {
@@ -71,9 +73,8 @@ impl Passes<'_> {
             } else {
                 streams.pop().unwrap_or_default()
             };
-            // Of one portion at most.
-            let kept = keeps && x.len() <= self.portion;
-            let mut kept = self.kept.get_mut(layers - 1 - layer).filter(|_| kept);
+            let fits = keeps && !x.is_empty() && x.len() <= self.portion;
+            let mut kept = self.kept.get_mut(layers - 1 - layer).filter(|_| fits);
             for x in x.chunks_mut(self.portion) {
                 let values = kept
                     .as_mut()
@@ -91,14 +92,15 @@ impl Passes<'_> {
         Ok(streams)
     }
 
-    /// Passes the gradient `d` with respect to the stream after a layer back to the stream `x` before
-    /// it, and adds the gradients of its norms and rows to those `found`.
+    /// Passes the gradient `d` with respect to the stream after a layer back to the stream `x`
+    /// before it, and adds the gradients of its norms and rows to those `found`.
     fn back(
         &mut self,
         blocks: &Blocks<f32>,
         layer: usize,
         scales: &Scales,
-        (x, d): (&[f32], &mut [f32]),
+        x: &[f32],
+        d: &mut [f32],
         found: &mut [Vec<f64>],
     ) -> Result<(), PassError> {
         let from_last = blocks.model.hyper().layers - 1 - layer;
@@ -262,7 +264,7 @@ impl<'a> Distillation<'a> {
         }
         for (layer, x) in streams.iter().enumerate().rev() {
             self.passes
-                .back(&self.made, layer, scales, (x, &mut d), &mut found)?;
+                .back(&self.made, layer, scales, x, &mut d, &mut found)?;
             check_finite(self.made.model, &d, format_args!("layer {layer}"))?;
         }
         scales.divide_rows(&mut found);

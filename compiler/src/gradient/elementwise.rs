@@ -244,7 +244,7 @@ fn silu<T: Number>(x: T) -> [T; 2] {
     [x * sigmoid, sigmoid * (one + x * (one - sigmoid))]
 }
 
-/// Returns GELU in its form with a tangent, and its slope.
+/// Returns the tanh approximation of GELU, and its slope.
 #[inline(always)]
 fn gelu_tanh<T: Number>(x: T) -> [T; 2] {
     let [one, half] = [1.0, 0.5].map(T::from);

@@ -5,11 +5,11 @@ use std::ops::Range;
 use faer::{Accum, MatMut, MatRef};
 use htc_kernels::Pool;
 use htc_loader::Model;
-use htc_math::vectorised;
+use htc_math::{largest, vectorised};
 
 use super::attention::capped;
 use super::elementwise::{norm_weight_back, rms_norm, rms_norm_back};
-use super::number::{Number, TASK_ROWS, largest, product, resized, sum_of};
+use super::number::{Number, TASK_ROWS, product, resized, sum_of};
 use crate::calibrate::PassError;
 
 /// Vocabulary rows decoded at a time.
@@ -320,12 +320,12 @@ fn exponentials<T: Number>(logits: &[T], cap: Option<f32>, weights: &mut Vec<T>)
         None => weights.extend_from_slice(logits),
         Some(_) => weights.extend(logits.iter().map(|&logit| capped(logit, cap)[0])),
     }
-    exponentials_of_largest(weights)
+    shifted_exponentials(weights)
 }
 
 vectorised! {
-    /// Replaces numbers by their exponentials over the largest; returns the largest and the sum.
-    fn exponentials_of_largest<T: Number>(numbers: &mut [T]) -> (f64, f64) {
+    /// Replaces each number `x` by `exp(x - max)`; returns the maximum and the sum.
+    fn shifted_exponentials<T: Number>(numbers: &mut [T]) -> (f64, f64) {
         let max = largest(numbers);
         numbers.iter_mut().for_each(|x| *x = (*x - max).exp());
         (max.into(), sum_of(numbers, numbers, |x, _| x))

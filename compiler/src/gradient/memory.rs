@@ -7,8 +7,8 @@ use super::head;
 use super::pass::windows_at_a_time;
 use super::sums::OutputSums;
 
-/// Largest bytes of all layers that a distillation keeps.
-const KEPT: u64 = 1 << 28;
+/// Largest bytes of all layers that a distillation keeps for the backward pass.
+const MAX_KEPT_BYTES: u64 = 1 << 28;
 
 /// Numbers that a pass through a block keeps at one position.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -107,8 +107,8 @@ pub(crate) fn needed_memory(hyper: &HyperParameters, spec: &ModelSpec, context: 
 }
 
 /// Returns the bytes that a [`Distillation`](super::distil::Distillation) takes without the streams
-/// of its windows: the values and gradients all the time, and either a layer's weights or the heads
-/// of both models.
+/// of its windows: the values, the gradients and the kept layers all the time, and either a layer's
+/// weights or the heads of both models.
 pub(crate) fn distillation_memory(
     hyper: &HyperParameters,
     spec: &ModelSpec,
@@ -123,9 +123,13 @@ pub(crate) fn distillation_memory(
         .saturating_add(kept.weights.max(heads))
 }
 
-/// Returns the number of layers whose values and weights a distillation keeps from the forward pass for
-/// the backward pass, at most [`KEPT`] bytes.
+/// Returns the number of layers that a distillation keeps from the forward pass for the backward
+/// pass. None with experts, whose numbers vary from text to text.
 pub(crate) fn kept_layers(spec: &ModelSpec, context: usize) -> usize {
+    let mut steps = spec.blocks.iter().flat_map(|block| &block.steps);
+    if steps.any(|step| matches!(step, Step::Experts(_))) {
+        return 0;
+    }
     let layer = BlockBytes::estimate(spec, context).layer().max(1);
-    spec.blocks.len().min((KEPT / layer) as usize)
+    spec.blocks.len().min((MAX_KEPT_BYTES / layer) as usize)
 }

@@ -4,6 +4,7 @@ use std::ops::{Add, AddAssign, Div, Mul, MulAssign, Sub};
 
 use faer::{Accum, MatMut, MatRef, Par};
 use htc_kernels::Pool;
+use htc_math::exp_f32;
 
 /// Rows of a task: fixed, so that results do not depend on the number of threads.
 pub(super) const TASK_ROWS: usize = 64;
@@ -79,32 +80,6 @@ macro_rules! number {
 number!(f32, exp_f32);
 number!(f64, f64::exp);
 
-/// Returns `eˣ` to a few ulps, clamped to normal numbers, by the polynomial of Cephes (Moshier).
-/// Unlike the system's function, loops over it vectorise.
-#[inline(always)]
-fn exp_f32(x: f32) -> f32 {
-    /// Adding it leaves an integer in the last bits.
-    const ROUND: f32 = 12_582_912.0;
-    /// `ln 2` in two parts; multiples of the first are exact.
-    const LN_2: [f32; 2] = [0.693_359_4, -2.121_944_4e-4];
-    let x = x.clamp(-87.3, 88.3);
-    let rounded = x * std::f32::consts::LOG2_E + ROUND;
-    let exponent = rounded - ROUND;
-    let r = x - exponent * LN_2[0] - exponent * LN_2[1];
-    let mut p = 1.987_569_2e-4;
-    for coefficient in [
-        1.398_199_9e-3,
-        8.333_452e-3,
-        4.166_579_6e-2,
-        1.666_666_5e-1,
-        0.5,
-    ] {
-        p = p * r + coefficient;
-    }
-    let scale = f32::from_bits(rounded.to_bits().wrapping_add(127) << 23);
-    (p * r * r + r + 1.0) * scale
-}
-
 /// Independent partial sums.
 const CHAINS: usize = 8;
 
@@ -114,7 +89,7 @@ pub(super) fn sum_of<T: Number>(x: &[T], y: &[T], f: impl Fn(f64, f64) -> f64) -
     let ((x, x_rest), (y, y_rest)) = (x.as_chunks::<CHAINS>(), y.as_chunks::<CHAINS>());
     let mut chains = [0.0; CHAINS];
     for (x, y) in x.iter().zip(y) {
-        // Indices, since an iterator in the inner loop is called.
+        // Indexed, because a zipped iterator is not inlined here.
         for chain in 0..CHAINS {
             chains[chain] += f(x[chain].into(), y[chain].into());
         }
@@ -124,20 +99,6 @@ pub(super) fn sum_of<T: Number>(x: &[T], y: &[T], f: impl Fn(f64, f64) -> f64) -
         .zip(y_rest)
         .map(|(&x, &y)| f(x.into(), y.into()));
     chains.iter().sum::<f64>() + rest.sum::<f64>()
-}
-
-/// Returns the largest of numbers that are not NaN.
-#[inline(always)]
-pub(super) fn largest<T: Number>(x: &[T]) -> T {
-    let larger = |max: T, x: T| if x > max { x } else { max };
-    let (chunks, rest) = x.as_chunks::<CHAINS>();
-    let mut chains = [x.first().copied().unwrap_or_default(); CHAINS];
-    for chunk in chunks {
-        for chain in 0..CHAINS {
-            chains[chain] = larger(chains[chain], chunk[chain]);
-        }
-    }
-    rest.iter().copied().chain(chains).fold(chains[0], larger)
 }
 
 #[derive(Clone, Debug)]

@@ -24,7 +24,7 @@ use crate::event::Cancelled;
 
 use reference::Reference;
 pub use reference::ReferenceLogits;
-pub(crate) use reference::kept_bytes;
+pub(crate) use reference::{kept_bytes, kept_windows};
 use score::{Score, score, score_with_reference};
 use statistics::ClusteredMean;
 

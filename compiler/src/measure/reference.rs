@@ -74,7 +74,7 @@ impl ReferenceLogits {
         *self = ReferenceLogits {
             key: Some(key),
             of_window,
-            windows: (self.most / of_window.max(1)).min(count),
+            windows: kept_of(self.most, of_window).min(count),
             ..ReferenceLogits::with_most(self.most)
         };
     }
@@ -200,6 +200,18 @@ impl<'d, 'k> Reference<'d, 'k> {
         let sequence = self.sequence.as_ref()?;
         (!self.kept.keeps(self.window)).then(|| sequence.batch())
     }
+}
+
+/// Returns the largest number of windows whose logits are kept.
+pub(crate) fn kept_windows(context: usize, vocabulary: usize) -> usize {
+    kept_of(
+        MAX_KEPT,
+        context.saturating_sub(1).saturating_mul(vocabulary),
+    )
+}
+
+fn kept_of(most: usize, logits_of_window: usize) -> usize {
+    most / logits_of_window.max(1)
 }
 
 /// Returns the bytes of the logits that are kept of `positions`.

@@ -167,7 +167,12 @@ impl<'a> PlannedModel<'a> {
 
     fn expected_candidates(&self, searches: bool) -> usize {
         match self.planner.plan().request().method {
-            Method::Quantise if searches => estimate::SEARCH_CANDIDATES,
+            Method::Quantise if searches => {
+                let others = self.request.plans.saturating_sub(1);
+                self.request
+                    .candidates()
+                    .min(estimate::SEARCH_CANDIDATES + others)
+            }
             _ => self.request.candidates(),
         }
     }

@@ -94,8 +94,9 @@ struct Sum {
     choice: u32,
 }
 
-/// Returns the Pareto-optimal sums of one choice for each of the first matrices, for every number of
-/// them: those that `keeps` by the number of matrices, thinned above `longest`.
+/// Returns lists of the Pareto-optimal sums of one choice for each of the first matrices, by their
+/// count. Keeps a sum of the first `count` matrices if `keeps(count, sum)`; thins lists above
+/// `longest`.
 fn sums<T>(
     choices: &[Vec<Candidate<T>>],
     longest: usize,
@@ -149,51 +150,57 @@ fn chosen<T: Clone>(
     chosen
 }
 
-/// Lower bound of the loss of all choices that continue a sum, by the price of a byte (Lagrange), and
-/// the loss of choices that fit.
-struct Bound {
+/// Lower bound of the loss of all choices that continue a sum, by the price of a byte (Lagrange),
+/// and an upper bound of the least loss.
+struct LagrangianBound<T> {
     price: f64,
     budget: u64,
-    /// Least sum of loss and price over the matrices after the first ones.
-    behind: Vec<f64>,
-    most: f64,
+    /// Least sum of loss and price over the matrices after the first ones, by their count.
+    remaining_cost: Vec<f64>,
+    /// Choices that fit, and their loss, if the cheapest ones do.
+    feasible: Option<(Vec<Candidate<T>>, f64)>,
+    /// Loss of the feasible choices, plus a margin for rounding.
+    upper_bound: f64,
 }
 
-impl Bound {
-    fn new<T: Clone>(choices: &[Vec<Candidate<T>>], budget: u64) -> Bound {
+impl<T: Clone> LagrangianBound<T> {
+    fn new(choices: &[Vec<Candidate<T>>], budget: u64) -> Self {
         /// Rounding errors of sums, relative to their terms.
         const ROUNDING: f64 = 1e-9;
         let price = price_of_byte(choices, budget);
-        let mut behind = vec![0.0; choices.len() + 1];
+        let mut remaining_cost = vec![0.0; choices.len() + 1];
         let mut taken = Vec::with_capacity(choices.len());
         for (index, of) in choices.iter().enumerate().rev() {
             let choice = of.get(cheapest(of, price)).cloned();
             let cost = choice
                 .as_ref()
                 .map_or(0.0, |c| c.loss + price * c.bytes as f64);
-            behind[index] = behind[index + 1] + cost;
+            remaining_cost[index] = remaining_cost[index + 1] + cost;
             taken.extend(choice);
         }
         taken.reverse();
         let fits = taken.iter().map(|choice| choice.bytes).sum::<u64>() <= budget;
-        let mut most = f64::INFINITY;
-        if fits {
+        let feasible = fits.then(|| {
             spend_remainder(&mut taken, [choices, &[]], budget);
-            most = taken.iter().map(|choice| choice.loss).sum();
-            most += ROUNDING * (most + price * budget as f64);
-        }
-        Bound {
+            let loss: f64 = taken.iter().map(|choice| choice.loss).sum();
+            (taken, loss)
+        });
+        let upper_bound = feasible.as_ref().map_or(f64::INFINITY, |(_, loss)| {
+            loss + ROUNDING * (loss + price * budget as f64)
+        });
+        LagrangianBound {
             price,
             budget,
-            behind,
-            most,
+            remaining_cost,
+            feasible,
+            upper_bound,
         }
     }
 
     /// Returns true if a sum of the first `count` matrices may lead to the least loss.
     fn allows(&self, count: usize, sum: &Sum) -> bool {
         let left = self.budget.saturating_sub(sum.bytes) as f64;
-        sum.loss + self.behind[count] - self.price * left <= self.most
+        sum.loss + self.remaining_cost[count] - self.price * left <= self.upper_bound
     }
 }
 
@@ -203,6 +210,14 @@ pub(super) fn solve<T: Clone>(
     choices: &[Vec<Candidate<T>>],
     budget: u64,
 ) -> Option<(Vec<Candidate<T>>, f64)> {
+    solve_with_lists(choices, budget, MAX_SUMS)
+}
+
+fn solve_with_lists<T: Clone>(
+    choices: &[Vec<Candidate<T>>],
+    budget: u64,
+    longest: usize,
+) -> Option<(Vec<Candidate<T>>, f64)> {
     let smallest = |of: &Vec<Candidate<T>>| of.iter().map(|choice| choice.bytes).min();
     let mut needed = vec![0; choices.len() + 1];
     for (index, of) in choices.iter().enumerate().rev() {
@@ -211,13 +226,20 @@ pub(super) fn solve<T: Clone>(
     if needed[0] > budget {
         return None;
     }
-    let bound = Bound::new(choices, budget);
-    let lists = sums(choices, MAX_SUMS, |count, sum| {
+    let bound = LagrangianBound::new(choices, budget);
+    let lists = sums(choices, longest, |count, sum| {
         sum.bytes + needed[count] <= budget && bound.allows(count, sum)
     });
     let last = lists.last()?;
-    let at = last.len().checked_sub(1)?;
-    Some((chosen(choices, &lists, at), last[at].loss))
+    let found = last
+        .last()
+        .map(|sum| (chosen(choices, &lists, last.len() - 1), sum.loss));
+    // Thinned lists may have lost what led to less.
+    match (found, bound.feasible) {
+        (Some(found), Some(feasible)) if feasible.1 < found.1 => Some(feasible),
+        (None, feasible) => feasible,
+        (found, _) => found,
+    }
 }
 
 fn thin<T: Clone>(sums: &mut Vec<T>, longest: usize, bytes: impl Fn(&T) -> u64) {

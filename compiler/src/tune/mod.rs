@@ -4,8 +4,8 @@
 //! Codes do not change, so tuning costs no bytes. The state with the smallest divergence on
 //! held-out text is kept.
 //!
-//! A step runs a few windows through both models and back, with one layer in memory at a time. An
-//! interrupted tuning resumes after its last step, with the same bytes for any number of threads.
+//! A step runs a few windows through both models and back, with one layer in memory at a time and the
+//! layers that are kept for the way back. An interrupted tuning resumes after its last step, with the same bytes for any number of threads.
 
 mod state;
 
@@ -315,7 +315,7 @@ fn tensor_changes(
     Ok(changes)
 }
 
-/// Returns the memory of a tuning in addition to the weights and activations of a layer.
+/// Returns the memory of the residual streams of a tuning.
 pub(crate) fn memory_bytes(hyper: &HyperParameters, context: usize) -> u64 {
     let windows = (POSITIONS_PER_STEP / context.max(1)).max(1);
     let streams = (hyper.layers + 3) * windows + 3 * MAX_WINDOWS;
@@ -325,7 +325,7 @@ pub(crate) fn memory_bytes(hyper: &HyperParameters, context: usize) -> u64 {
         .saturating_mul(position)
 }
 
-/// Returns the share of the layers whose values are kept for the backward pass.
+/// Returns the share of the layers that are kept for the backward pass.
 pub(crate) fn kept_share(spec: &ModelSpec) -> f64 {
     let kept = gradient::kept_layers(spec, DEFAULT_CONTEXT);
     kept as f64 / spec.blocks.len().max(1) as f64

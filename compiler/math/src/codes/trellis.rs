@@ -100,7 +100,7 @@ impl Viterbi {
         let first = match start {
             PathStart::At(first) => first,
             PathStart::After(state) => {
-                self.cheapest(targets, importance, 0, self.successors(state.into())) as u16
+                cheapest(self, targets, importance, 0, self.successors(state.into())) as u16
             }
         };
         self.trace(targets, importance, first, states);
@@ -143,7 +143,7 @@ impl Viterbi {
         path.resize(x.len(), 0);
         let window = importance.map(|_| &*weights);
         self.fill_costs(&x, window, None);
-        let last = self.cheapest(&x, window, 0, [0, 1]) as u16;
+        let last = cheapest(self, &x, window, 0, [0, 1]) as u16;
         self.trace(&x, window, last, &mut path);
         let first = path.get(around).copied().unwrap_or(0);
         self.seam = (x, weights, path);
@@ -177,18 +177,6 @@ impl Viterbi {
         weight_cost(terms(targets[t], weight), value, kept)
     }
 
-    /// Returns the state with the cheapest path from weight `t` on, of `first` and every `step`-th
-    /// after it.
-    fn cheapest(
-        &self,
-        targets: &[f32],
-        importance: Option<&[f32]>,
-        t: usize,
-        states: [usize; 2],
-    ) -> usize {
-        cheapest(self, targets, importance, t, states)
-    }
-
     fn trace(&self, targets: &[f32], importance: Option<&[f32]>, first: u16, states: &mut [u16]) {
         let count = states.len();
         let mut state = usize::from(first);
@@ -197,12 +185,14 @@ impl Viterbi {
             if t + 1 == count {
                 break;
             }
-            state = self.cheapest(targets, importance, t + 1, self.successors(state));
+            state = cheapest(self, targets, importance, t + 1, self.successors(state));
         }
     }
 }
 
 vectorised! {
+    /// Returns the state with the cheapest path from weight `t` on, of the first of `states` and those
+    /// at multiples of the distance after it.
     fn cheapest(
         paths: &Viterbi,
         targets: &[f32],

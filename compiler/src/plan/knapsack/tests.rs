@@ -179,3 +179,27 @@ fn remaining_bytes_go_to_the_largest_gain() {
     assert_eq!(filled(27), [16, 10]);
     assert_eq!(filled(1000), [100, 30]);
 }
+
+/// Lists that are far too short are no worse than the choices that bound them.
+#[test]
+fn short_lists_lose_no_more_than_a_greedy_choice() {
+    let mut rng = Rng(19);
+    for _ in 0..200 {
+        let choices: Vec<Vec<Candidate>> = (0..12)
+            .map(|_| {
+                let (size, loss) = (1e3 * (1.0 + 9.0 * rng.unit()), rng.unit());
+                let of =
+                    |bits: i32| choice((size * f64::from(bits)) as u64, loss * 4f64.powi(-bits));
+                (2..9).map(of).collect()
+            })
+            .collect();
+        let smallest: u64 = choices.iter().map(|of| of[0].bytes).sum();
+        let budget = smallest + rng.below(smallest as usize) as u64;
+        let greedy = LagrangianBound::new(&choices, budget).feasible.unwrap();
+        for longest in [2, 5] {
+            let (chosen, lost) = solve_with_lists(&choices, budget, longest).unwrap();
+            assert!(lost <= greedy.1, "{lost} {}", greedy.1);
+            assert!(chosen.iter().map(|choice| choice.bytes).sum::<u64>() <= budget);
+        }
+    }
+}
