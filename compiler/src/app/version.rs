@@ -1,7 +1,8 @@
 //! What `htc --version` prints.
 
-/// Returns the version, the commit it was built from, the instruction set of the kernels on this
-/// processor, and the GPUs that the CUDA driver finds.
+/// Returns the version, the commit it was built from, the features of the build, the instruction set
+/// of the kernels on this processor, the GPUs that the CUDA driver finds, and the compiler of their
+/// kernels.
 pub fn describe() -> String {
     let commit = option_env!("HTC_COMMIT").filter(|commit| !commit.is_empty());
     let commit = commit.map_or(String::new(), |commit| format!(" ({commit})"));
@@ -11,9 +12,26 @@ pub fn describe() -> String {
             "processor: kernels for {}",
             htc_kernels::cpu::instruction_set()
         ),
+        format!("features: {}", describe_features()),
         format!("GPU: {}", describe_cuda()),
+        format!("GPU compiler: {}", describe_gpu_compiler()),
     ];
     lines.join("\n")
+}
+
+fn describe_features() -> String {
+    let features = [
+        ("cuda", cfg!(feature = "cuda")),
+        ("emulated", cfg!(feature = "emulated")),
+        ("openblas", cfg!(feature = "openblas")),
+    ];
+    let enabled = features.into_iter().filter(|(_, enabled)| *enabled);
+    let names: Vec<&str> = enabled.map(|(name, _)| name).collect();
+    if names.is_empty() {
+        "none".to_owned()
+    } else {
+        names.join(", ")
+    }
 }
 
 #[cfg(feature = "cuda")]
@@ -29,7 +47,18 @@ fn describe_cuda() -> String {
     }
 }
 
+#[cfg(feature = "cuda")]
+fn describe_gpu_compiler() -> String {
+    let compiler = htc_kernels::cuda::compile::Compiler::load();
+    compiler.map_or_else(|error| error, |compiler| compiler.name())
+}
+
 #[cfg(not(feature = "cuda"))]
 fn describe_cuda() -> String {
+    "not in this build".to_owned()
+}
+
+#[cfg(not(feature = "cuda"))]
+fn describe_gpu_compiler() -> String {
     "not in this build".to_owned()
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use htc_formats::gguf::Value;
 use htc_tests::binary::wait;
 use htc_tests::material::{demo, demo_of_layers};
-use htc_tests::{Htc, Scratch, TinyModel, htc};
+use htc_tests::{Htc, Outcome, Scratch, TinyModel, htc};
 
 use super::compile;
 
@@ -224,10 +224,17 @@ fn long_rope_does_not_depend_on_the_token_limit() {
         "{some:?}\n{all:?}"
     );
     assert!(
-        all.stderr.contains("LongRoPE") && all.stderr.contains("-n N"),
+        all.stderr.contains("LongRoPE") && all.stderr.contains("-c or -n"),
         "{all:?}"
     );
     assert!(!some.stderr.contains("LongRoPE"), "{some:?}");
+    // A requested context is used in full.
+    let written = |outcome: &Outcome| outcome.stdout.len();
+    for (context, more) in [("24", false), ("64", true)] {
+        let asked = run(&["-c", context]);
+        assert!(!asked.stderr.contains("LongRoPE"), "{asked:?}");
+        assert_eq!(written(&asked) > written(&all), more, "{asked:?}");
+    }
 }
 
 #[test]

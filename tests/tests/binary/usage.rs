@@ -167,7 +167,7 @@ fn version_is_shown() {
     for flag in ["--version", "-V"] {
         let outcome = htc![flag].run().assert_ok();
         let lines: Vec<&str> = outcome.text().lines().collect();
-        let [version, processor, cuda] = lines[..] else {
+        let [version, processor, features, cuda, compiler] = lines[..] else {
             panic!("{lines:?}");
         };
         let expected = format!("htc {}", env!("CARGO_PKG_VERSION"));
@@ -176,6 +176,8 @@ fn version_is_shown() {
             processor.starts_with("processor: kernels for "),
             "{processor}"
         );
+        assert!(features.starts_with("features: cuda"), "{features}");
+        assert!(compiler.starts_with("GPU compiler: "), "{compiler}");
         // The suites hide the GPUs of the machine.
         assert!(cuda.starts_with("GPU: no CUDA device: "), "{cuda}");
     }

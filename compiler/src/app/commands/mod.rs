@@ -113,7 +113,8 @@ pub fn one_line(message: &str) -> String {
         .take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more information"))
         .filter(|line| !line.is_empty())
         .collect();
-    format!("{}; see --help", said.join(" "))
+    let said = said.join(" ").replace(" tip: ", "; ");
+    format!("{said}; see --help")
 }
 
 enum Opened {

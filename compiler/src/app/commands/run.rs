@@ -184,13 +184,13 @@ fn limits(args: &RunArgs) -> GenerateLimits {
 }
 
 fn max_context(args: &RunArgs, model: &Model, read: usize) -> usize {
-    let full = model.hyper().context;
-    let full = args.context.positions().unwrap_or(full);
-    // The result of a LongRoPE model must not depend on the maximum length.
+    let asked = args.context.positions();
+    let full = asked.unwrap_or(model.hyper().context);
+    // Unless it is asked for, the result of a LongRoPE model must not depend on the maximum length.
     let short = default_context(model);
     match args.tokens.limit() {
         Some(n) => read.saturating_add(n).min(full),
-        None if read < short => short.min(full),
+        None if asked.is_none() && read < short => short,
         None => full,
     }
 }
@@ -245,10 +245,11 @@ impl<B: Backend> FinishedRun<'_, B> {
         if self.summary.stop == Stop::Context
             && context < full
             && args.tokens == RunLength::UntilEnd
+            && args.context.positions().is_none()
         {
             say!(
                 "the first {context} positions are full, up to which the model's LongRoPE rotates as a short \
-                 text; -n N asks for more, up to {full} with the prompt, which rotates otherwise from the beginning"
+                 text; -c or -n asks for more, up to {full} with the prompt, which rotates otherwise from the beginning"
             );
         }
         let drafting = self.speculator.and_then(Speculator::draft_session);

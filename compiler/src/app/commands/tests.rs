@@ -5,6 +5,6 @@ fn usage_errors_are_one_line() {
     let message = "error: invalid value '0' for '--rank <N|full>': a rank is\n\n  tip: x\n\nUsage: htc\n\nFor more information, try '--help'.\n";
     assert_eq!(
         one_line(message),
-        "error: invalid value '0' for '--rank <N|full>': a rank is tip: x; see --help"
+        "error: invalid value '0' for '--rank <N|full>': a rank is; x; see --help"
     );
 }
