@@ -4,8 +4,9 @@
 //! Codes do not change, so tuning costs no bytes. The state with the smallest divergence on
 //! held-out text is kept.
 //!
-//! A step runs a few windows through both models and back, with one layer in memory at a time and the
-//! layers that are kept for the way back. An interrupted tuning resumes after its last step, with the same bytes for any number of threads.
+//! A step runs a few windows through both models and back, with one layer in memory at a time and
+//! those that are kept for the backward pass. An interrupted tuning resumes after its last step, with
+//! the same bytes for any number of threads.
 
 mod state;
 
