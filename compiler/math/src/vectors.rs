@@ -67,6 +67,34 @@ pub fn largest<T: Copy + Default + PartialOrd>(x: &[T]) -> T {
     rest.iter().copied().chain(chains).fold(chains[0], larger)
 }
 
+/// Returns the sums of the `N` results of `f(xᵢ, yᵢ)` in float64, for slices of the same length.
+#[inline(always)]
+pub fn sums_of<T: Copy + Into<f64>, const N: usize>(
+    x: &[T],
+    y: &[T],
+    f: impl Fn(f64, f64) -> [f64; N],
+) -> [f64; N] {
+    let ((x, x_rest), (y, y_rest)) = (x.as_chunks::<CHAINS>(), y.as_chunks::<CHAINS>());
+    let mut chains = [[0.0; CHAINS]; N];
+    for (x, y) in x.iter().zip(y) {
+        for chain in 0..CHAINS {
+            let terms = f(x[chain].into(), y[chain].into());
+            for of in 0..N {
+                chains[of][chain] += terms[of];
+            }
+        }
+    }
+    let mut rests = [0.0; N];
+    for (&x, &y) in x_rest.iter().zip(y_rest) {
+        let terms = f(x.into(), y.into());
+        rests
+            .iter_mut()
+            .zip(terms)
+            .for_each(|(sum, term)| *sum += term);
+    }
+    std::array::from_fn(|of| chains[of].iter().sum::<f64>() + rests[of])
+}
+
 /// Returns `eˣ` with a relative error below 3e-7, clamped to normal numbers, by the polynomial of
 /// Cephes (Moshier). Unlike the system's function, loops over it vectorise.
 #[inline(always)]

@@ -6,6 +6,7 @@
 pub fn describe() -> String {
     let commit = option_env!("HTC_COMMIT").filter(|commit| !commit.is_empty());
     let commit = commit.map_or(String::new(), |commit| format!(" ({commit})"));
+    let [devices, compiler] = describe_cuda();
     let lines = [
         format!("htc {}{commit}", env!("CARGO_PKG_VERSION")),
         format!(
@@ -13,8 +14,8 @@ pub fn describe() -> String {
             htc_kernels::cpu::instruction_set()
         ),
         format!("features: {}", describe_features()),
-        format!("GPU: {}", describe_cuda()),
-        format!("GPU compiler: {}", describe_gpu_compiler()),
+        format!("GPU: {devices}"),
+        format!("GPU compiler: {compiler}"),
     ];
     lines.join("\n")
 }
@@ -34,9 +35,11 @@ fn describe_features() -> String {
     }
 }
 
+/// Returns the GPUs, and the compiler of their kernels.
 #[cfg(feature = "cuda")]
-fn describe_cuda() -> String {
-    match htc_kernels::cuda::Cuda::devices() {
+fn describe_cuda() -> [String; 2] {
+    use htc_kernels::cuda::{Cuda, compile::Compiler};
+    let devices = match Cuda::devices() {
         Ok(devices) => {
             let devices = devices
                 .iter()
@@ -44,21 +47,12 @@ fn describe_cuda() -> String {
             devices.collect::<Vec<_>>().join(", ")
         }
         Err(error) => error.to_string(),
-    }
-}
-
-#[cfg(feature = "cuda")]
-fn describe_gpu_compiler() -> String {
-    let compiler = htc_kernels::cuda::compile::Compiler::load();
-    compiler.map_or_else(|error| error, |compiler| compiler.name())
+    };
+    let compiler = Compiler::load().map_or_else(|error| error, |compiler| compiler.name());
+    [devices, compiler]
 }
 
 #[cfg(not(feature = "cuda"))]
-fn describe_cuda() -> String {
-    "not in this build".to_owned()
-}
-
-#[cfg(not(feature = "cuda"))]
-fn describe_gpu_compiler() -> String {
-    "not in this build".to_owned()
+fn describe_cuda() -> [String; 2] {
+    ["not in this build"; 2].map(str::to_owned)
 }

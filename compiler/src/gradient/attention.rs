@@ -8,9 +8,9 @@ use std::ops::Range;
 use faer::{Accum, MatMut, MatRef};
 use htc_kernels::Pool;
 use htc_kernels::cpu::Attention;
-use htc_math::{largest, vectorised};
+use htc_math::vectorised;
 
-use super::number::{Number, product, resized, sum_of};
+use super::number::{Number, product, resized, shifted_exponentials, sum_of};
 
 /// Queries per tile.
 const TILE: usize = 64;
@@ -231,9 +231,7 @@ vectorised! {
         if cap.is_some() {
             scores.iter_mut().for_each(|s| *s = capped(*s, cap)[0]);
         }
-        let max = largest(scores);
-        scores.iter_mut().for_each(|s| *s = (*s - max).exp());
-        let sum = sum_of(scores, scores, |weight, _| weight);
+        let (max, sum) = shifted_exponentials(scores);
         let inverse = T::nearest(1.0 / sum);
         scores.iter_mut().for_each(|weight| *weight *= inverse);
         T::nearest(max.into() + sum.ln())

@@ -109,39 +109,34 @@ impl Passes<'_> {
             Some((block, std::mem::take(&mut kept.values)))
         });
         if let Some((block, values)) = kept {
-            self.pass_back(&block, &values, d);
-            self.add_gradients(&block, &values, layer, scales, found);
+            self.back_through(&block, &values, layer, scales, d, found);
             self.kept[from_last].values = values;
-            return self.watch.check_cancelled().map_err(Into::into);
+            return Ok(self.watch.check_cancelled()?);
         }
         let block = self.block(blocks, layer, Some(scales))?;
         let mut values = std::mem::take(&mut self.values);
         for (x, d) in x.chunks(self.portion).zip(d.chunks_mut(self.portion)) {
             block.forward(self.cpu.pool(), x, &mut values);
-            self.pass_back(&block, &values, d);
-            self.add_gradients(&block, &values, layer, scales, found);
+            self.back_through(&block, &values, layer, scales, d, found);
             self.watch.check_cancelled()?;
         }
         self.values = values;
         Ok(())
     }
 
-    fn pass_back(&mut self, block: &Block<f32>, values: &Values<f32>, d: &mut [f32]) {
-        let pool = self.cpu.pool();
-        let before = block.backward(pool, d, values, &mut self.gradients);
-        d.copy_from_slice(before);
-    }
-
-    /// Adds the gradients of a block's norms and rows, after a backward pass, to those `found`.
-    fn add_gradients(
-        &self,
+    /// Passes the gradient `d` back through a block after its forward pass.
+    fn back_through(
+        &mut self,
         block: &Block<f32>,
         values: &Values<f32>,
         layer: usize,
         scales: &Scales,
+        d: &mut [f32],
         found: &mut [Vec<f64>],
     ) {
-        let (pool, gradients) = (self.cpu.pool(), &self.gradients);
+        let (pool, gradients) = (self.cpu.pool(), &mut self.gradients);
+        let before = block.backward(pool, d, values, gradients);
+        d.copy_from_slice(before);
         for norm in block.norms() {
             if let Some(index) = scales.index(Scale::Norm(norm.role)) {
                 norm.add_weight_gradient(pool, values, gradients, &mut found[index]);

@@ -5,11 +5,11 @@ use std::ops::Range;
 use faer::{Accum, MatMut, MatRef};
 use htc_kernels::Pool;
 use htc_loader::Model;
-use htc_math::{largest, vectorised};
+use htc_math::vectorised;
 
 use super::attention::capped;
 use super::elementwise::{norm_weight_back, rms_norm, rms_norm_back};
-use super::number::{Number, TASK_ROWS, product, resized, sum_of};
+use super::number::{Number, TASK_ROWS, product, resized, shifted_exponentials};
 use crate::calibrate::PassError;
 
 /// Vocabulary rows decoded at a time.
@@ -320,14 +320,12 @@ fn exponentials<T: Number>(logits: &[T], cap: Option<f32>, weights: &mut Vec<T>)
         None => weights.extend_from_slice(logits),
         Some(_) => weights.extend(logits.iter().map(|&logit| capped(logit, cap)[0])),
     }
-    shifted_exponentials(weights)
+    let (max, sum) = exponentials_of_row(weights);
+    (max.into(), sum)
 }
 
 vectorised! {
-    /// Replaces each number `x` by `exp(x - max)`; returns the maximum and the sum.
-    fn shifted_exponentials<T: Number>(numbers: &mut [T]) -> (f64, f64) {
-        let max = largest(numbers);
-        numbers.iter_mut().for_each(|x| *x = (*x - max).exp());
-        (max.into(), sum_of(numbers, numbers, |x, _| x))
+    fn exponentials_of_row<T: Number>(numbers: &mut [T]) -> (T, f64) {
+        shifted_exponentials(numbers)
     }
 }

@@ -4,7 +4,7 @@ use std::ops::{Add, AddAssign, Div, Mul, MulAssign, Sub};
 
 use faer::{Accum, MatMut, MatRef, Par};
 use htc_kernels::Pool;
-use htc_math::exp_f32;
+use htc_math::{exp_f32, largest, sums_of};
 
 /// Rows of a task: fixed, so that results do not depend on the number of threads.
 pub(super) const TASK_ROWS: usize = 64;
@@ -80,25 +80,19 @@ macro_rules! number {
 number!(f32, exp_f32);
 number!(f64, f64::exp);
 
-/// Independent partial sums.
-const CHAINS: usize = 8;
-
 /// Returns `Σ f(xᵢ, yᵢ)` in float64, for slices of the same length.
 #[inline(always)]
 pub(super) fn sum_of<T: Number>(x: &[T], y: &[T], f: impl Fn(f64, f64) -> f64) -> f64 {
-    let ((x, x_rest), (y, y_rest)) = (x.as_chunks::<CHAINS>(), y.as_chunks::<CHAINS>());
-    let mut chains = [0.0; CHAINS];
-    for (x, y) in x.iter().zip(y) {
-        // Indexed, because a zipped iterator is not inlined here.
-        for chain in 0..CHAINS {
-            chains[chain] += f(x[chain].into(), y[chain].into());
-        }
-    }
-    let rest = x_rest
-        .iter()
-        .zip(y_rest)
-        .map(|(&x, &y)| f(x.into(), y.into()));
-    chains.iter().sum::<f64>() + rest.sum::<f64>()
+    let [sum] = sums_of(x, y, |x, y| [f(x, y)]);
+    sum
+}
+
+/// Replaces each number `x` by `exp(x - max)`; returns the maximum and the sum.
+#[inline(always)]
+pub(super) fn shifted_exponentials<T: Number>(numbers: &mut [T]) -> (T, f64) {
+    let max = largest(numbers);
+    numbers.iter_mut().for_each(|x| *x = (*x - max).exp());
+    (max, sum_of(numbers, numbers, |x, _| x))
 }
 
 #[derive(Clone, Debug)]
@@ -181,6 +175,3 @@ pub(super) fn both<T: Number>(
         }
     });
 }
-
-#[cfg(test)]
-mod tests;

@@ -39,6 +39,18 @@ fn largest_ignores_later_nans() {
     assert_eq!(largest::<f32>(&[]), 0.0);
 }
 
+#[test]
+fn sums_include_all_numbers() {
+    for count in [0, 1, 7, 8, 21] {
+        let x: Vec<f32> = (0..count).map(|i| ((i * 5) % 7) as f32 - 9.0).collect();
+        let y: Vec<f32> = x.iter().map(|x| x + 2.0).collect();
+        let squares: f32 = x.iter().map(|x| x * x).sum();
+        let products: f32 = x.iter().zip(&y).map(|(x, y)| x * y).sum();
+        let found = sums_of(&x, &y, |x, y| [x * x, x * y]);
+        assert_eq!(found, [squares, products].map(f64::from));
+    }
+}
+
 vectorised! {
     fn exponentials_over_largest(x: &mut [f32], wide: &mut [f64]) -> f64 {
         let max = largest(x);

@@ -107,14 +107,17 @@ pub fn print_version() -> ExitCode {
 
 /// Converts a usage error to one line.
 pub fn one_line(message: &str) -> String {
-    let said: Vec<&str> = message
+    let said = message
         .lines()
         .map(str::trim)
         .take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more information"))
         .filter(|line| !line.is_empty())
-        .collect();
-    let said = said.join(" ").replace(" tip: ", "; ");
-    format!("{said}; see --help")
+        .map(|line| {
+            line.strip_prefix("tip: ")
+                .map_or(format!(" {line}"), |tip| format!("; {tip}"))
+        })
+        .collect::<String>();
+    format!("{}; see --help", said.trim_start())
 }
 
 enum Opened {

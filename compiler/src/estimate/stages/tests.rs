@@ -121,3 +121,19 @@ fn each_input_of_an_expert_is_factored_once() {
         assert_eq!(moment_factor_cost(&member, true), 2.0 * count * factor);
     }
 }
+
+#[test]
+fn passes_of_measurements_count_the_source_once_where_its_logits_are_kept() {
+    let passes = |vocabulary, times| {
+        let hyper = HyperParameters {
+            vocabulary,
+            ..hyper()
+        };
+        passes_of_measurements(&hyper, 64 * 512, 512, times)
+    };
+    // 32 windows of each split: all are kept, none, and half of them.
+    assert_eq!(passes(4000, 2.5), 3.5);
+    assert_eq!(passes(4000, 0.5), 1.0);
+    assert_eq!(passes(200_000, 2.5), 5.0);
+    assert_eq!(passes((1 << 26) / 511 / 16, 2.5), 2.5 + 0.5 + 1.25);
+}

@@ -1,5 +1,7 @@
 //! The memory estimate against what passes keep.
 
+use std::path::Path;
+
 use htc_kernels::Pool;
 use htc_kernels::cpu::Cpu;
 use htc_loader::Model;
@@ -9,7 +11,7 @@ use super::whole::architectures;
 use super::{WINDOWS, text};
 use crate::event::Progress;
 use crate::gradient::distil::Distillation;
-use crate::gradient::memory::NumbersPerPosition;
+use crate::gradient::memory::{NumbersPerPosition, kept_layers};
 use crate::gradient::scales::Scales;
 use crate::gradient::values::{ValueGradients, Values};
 use crate::gradient::weights::Blocks;
@@ -72,6 +74,26 @@ fn distillation_keeps_values_and_gradients_from_call_to_call() {
     assert_eq!(pair.passes.values.numbers(), values);
     pair.passes.kept.clear();
     assert_eq!(pair.gradients(&tokens, &scales).unwrap(), found);
+}
+
+/// All of a small model, some of a larger one, and none with experts.
+#[test]
+fn kept_layers_are_bounded() {
+    let of = |path: &Path, context| {
+        let model = Model::open(path).unwrap();
+        (kept_layers(model.spec(), context), model.hyper().layers)
+    };
+    let (kept, layers) = of(&architectures()[0], CONTEXT);
+    assert_eq!(kept, layers);
+    let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("../assets/demo/reference-7m-f16.gguf");
+    let (kept, layers) = of(&demo, 512);
+    assert!(0 < kept && kept < layers, "{kept} of {layers}");
+    let models = Models::new();
+    let mixtures = models.paths.iter().skip(architectures().len());
+    assert_eq!(
+        mixtures.map(|path| of(path, CONTEXT).0).collect::<Vec<_>>(),
+        [0, 0]
+    );
 }
 
 fn pair_of(model: &Model) -> Distillation<'_> {
