@@ -61,7 +61,7 @@ pub use sink::{
 };
 pub use spectrum::{gauged_singular_values, singular_values};
 pub use symmetric::{symmetric_eigen, symmetric_eigenvalues};
-pub use vectors::{exp_f32, exp_f64, largest, sums_of};
+pub use vectors::{CHAINS, exp_f32, exp_f64, largest, sum_of};
 
 use faer::linalg::matmul::matmul;
 use faer::{Accum, MatMut, MatRef, Par};

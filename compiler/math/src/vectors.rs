@@ -48,8 +48,8 @@ macro_rules! vectorised {
     };
 }
 
-/// Independent partial results of a loop.
-const CHAINS: usize = 8;
+/// Independent partial results of a loop, for the widest vectors.
+pub const CHAINS: usize = 8;
 
 /// Returns the largest of numbers that are not NaN, or NaN if that is the first; the default without
 /// numbers.
@@ -67,32 +67,21 @@ pub fn largest<T: Copy + Default + PartialOrd>(x: &[T]) -> T {
     rest.iter().copied().chain(chains).fold(chains[0], larger)
 }
 
-/// Returns the sums of the `N` results of `f(xᵢ, yᵢ)` in float64, for slices of the same length.
+/// Returns `Σ f(xᵢ, yᵢ)` in float64, for slices of the same length.
 #[inline(always)]
-pub fn sums_of<T: Copy + Into<f64>, const N: usize>(
-    x: &[T],
-    y: &[T],
-    f: impl Fn(f64, f64) -> [f64; N],
-) -> [f64; N] {
+pub fn sum_of<T: Copy + Into<f64>>(x: &[T], y: &[T], f: impl Fn(f64, f64) -> f64) -> f64 {
     let ((x, x_rest), (y, y_rest)) = (x.as_chunks::<CHAINS>(), y.as_chunks::<CHAINS>());
-    let mut chains = [[0.0; CHAINS]; N];
+    let mut chains = [0.0; CHAINS];
     for (x, y) in x.iter().zip(y) {
         for chain in 0..CHAINS {
-            let terms = f(x[chain].into(), y[chain].into());
-            for of in 0..N {
-                chains[of][chain] += terms[of];
-            }
+            chains[chain] += f(x[chain].into(), y[chain].into());
         }
     }
-    let mut rests = [0.0; N];
-    for (&x, &y) in x_rest.iter().zip(y_rest) {
-        let terms = f(x.into(), y.into());
-        rests
-            .iter_mut()
-            .zip(terms)
-            .for_each(|(sum, term)| *sum += term);
-    }
-    std::array::from_fn(|of| chains[of].iter().sum::<f64>() + rests[of])
+    let rest = x_rest
+        .iter()
+        .zip(y_rest)
+        .map(|(&x, &y)| f(x.into(), y.into()));
+    chains.iter().sum::<f64>() + rest.sum::<f64>()
 }
 
 /// Returns `eˣ` with a relative error below 3e-7, clamped to normal numbers, by the polynomial of

@@ -8,9 +8,9 @@ use std::ops::Range;
 use faer::{Accum, MatMut, MatRef};
 use htc_kernels::Pool;
 use htc_kernels::cpu::Attention;
-use htc_math::vectorised;
+use htc_math::{sum_of, vectorised};
 
-use super::number::{Number, product, resized, shifted_exponentials, sum_of};
+use super::number::{Number, product, resized, shifted_exponentials};
 
 /// Queries per tile.
 const TILE: usize = 64;

@@ -4,9 +4,9 @@ use std::ops::Range;
 
 use htc_formats::model::Activation;
 use htc_kernels::Pool;
-use htc_math::vectorised;
+use htc_math::{sum_of, vectorised};
 
-use super::number::{Number, TASK_ROWS, both, sum_of};
+use super::number::{Number, TASK_ROWS, both};
 
 /// Computes `out = x r weight` for every row, and `r = 1 / √(mean(x²) + ε)` in `inverse [n]`.
 pub(super) fn rms_norm<T: Number>(

@@ -6,8 +6,9 @@
 
 use htc_kernels::Pool;
 use htc_loader::exec::expert_weights;
+use htc_math::sum_of;
 
-use super::number::{Number, sum_of};
+use super::number::Number;
 use super::steps::{Activate, Project};
 use super::values::{Value, ValueGradients, Values};
 

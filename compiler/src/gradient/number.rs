@@ -4,7 +4,7 @@ use std::ops::{Add, AddAssign, Div, Mul, MulAssign, Sub};
 
 use faer::{Accum, MatMut, MatRef, Par};
 use htc_kernels::Pool;
-use htc_math::{exp_f32, largest, sums_of};
+use htc_math::{exp_f32, largest, sum_of};
 
 /// Rows of a task: fixed, so that results do not depend on the number of threads.
 pub(super) const TASK_ROWS: usize = 64;
@@ -79,13 +79,6 @@ macro_rules! number {
 
 number!(f32, exp_f32);
 number!(f64, f64::exp);
-
-/// Returns `Σ f(xᵢ, yᵢ)` in float64, for slices of the same length.
-#[inline(always)]
-pub(super) fn sum_of<T: Number>(x: &[T], y: &[T], f: impl Fn(f64, f64) -> f64) -> f64 {
-    let [sum] = sums_of(x, y, |x, y| [f(x, y)]);
-    sum
-}
 
 /// Replaces each number `x` by `exp(x - max)`; returns the maximum and the sum.
 #[inline(always)]

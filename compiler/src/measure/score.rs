@@ -1,6 +1,6 @@
 //! Losses and distances of single positions.
 
-use htc_math::{exp_f64, largest, sums_of, vectorised};
+use htc_math::{CHAINS, exp_f64, largest, sum_of, vectorised};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Score {
@@ -57,19 +57,35 @@ vectorised! {
 vectorised! {
     /// Returns `Σ exp(x)` of numbers minus their `largest`.
     fn sum_of_exponentials(x: &[f32], largest: f64) -> f64 {
-        let [sum] = sums_of(x, x, |x, _| [exp_f64(x - largest)]);
-        sum
+        sum_of(x, x, |x, _| exp_f64(x - largest))
     }
 }
 
 vectorised! {
     /// Returns `Σ exp(x)`, `Σ exp(y)` and `Σ exp(x) (x − y)` of numbers minus their `largest`.
     fn sums(x: &[f32], y: &[f32], largest: [f64; 2]) -> [f64; 3] {
-        sums_of(x, y, |x, y| {
-            let (x, y) = (x - largest[0], y - largest[1]);
+        let [largest_x, largest_y] = largest;
+        let terms = |x: f32, y: f32| {
+            let (x, y) = (f64::from(x) - largest_x, f64::from(y) - largest_y);
             let weight = exp_f64(x);
             [weight, exp_f64(y), weight * (x - y)]
-        })
+        };
+        let ((x, x_rest), (y, y_rest)) = (x.as_chunks::<CHAINS>(), y.as_chunks::<CHAINS>());
+        // One pass, since the exponentials of `x` are in two sums.
+        let mut chains = [[0.0; CHAINS]; 3];
+        for (x, y) in x.iter().zip(y) {
+            for chain in 0..CHAINS {
+                let [one, other, apart] = terms(x[chain], y[chain]);
+                chains[0][chain] += one;
+                chains[1][chain] += other;
+                chains[2][chain] += apart;
+            }
+        }
+        let mut sums = chains.map(|chains| chains.iter().sum::<f64>());
+        for (&x, &y) in x_rest.iter().zip(y_rest) {
+            sums.iter_mut().zip(terms(x, y)).for_each(|(sum, term)| *sum += term);
+        }
+        sums
     }
 }
 
