@@ -7,7 +7,7 @@
 # Needs bash, python3 (its standard library alone) and two programs, which are built with cargo unless --bin names the
 # folder that has them:
 #     htc       cargo build --release -p htc
-#     device    cargo build --release -p htc-loader --example device   (both with --features emulated for that device)
+#     device    cargo build --release -p htc-loader --example device
 # `scripts/test_cuda.sh --collect BIN` makes such a folder, which serves both scripts.
 # Where they are found it also takes nvidia-smi (the driver's version) and ncu (hit rates of the L2 cache).
 set -euo pipefail
@@ -39,10 +39,8 @@ if has --bin "$@"; then
   exec python3 "$here/bench_cuda.py" "$@"
 fi
 cd "$here/.."
-features=() of_program=()
-case " $* " in *" emulated "* | *"=emulated "*) features=(--features emulated) of_program=(--features htc/emulated) ;; esac
-cargo build --release --locked --quiet -p htc "${of_program[@]}"
-cargo build --release --locked --quiet -p htc-loader --example device "${features[@]}"
+. scripts/workspace.sh
+workspace build --quiet --bin htc --example device
 bin=$(mktemp -d)
 trap 'rm -rf "$bin"' EXIT
 target=$(cd "${CARGO_TARGET_DIR:-target}" && pwd)

@@ -2,6 +2,7 @@
 # What must hold beside the tests: format, lints, documentation, direction of dependencies, licences.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. scripts/workspace.sh
 
 echo "== format"
 cargo fmt --all --check
@@ -9,8 +10,11 @@ cargo fmt --all --check
 echo "== clippy"
 cargo clippy --release --locked --workspace --all-targets -- -D warnings
 
-echo "== the library without its command line"
-cargo clippy --release --locked -p htc --no-default-features --lib --example build_script -- -D warnings
+echo "== clippy with every device"
+workspace clippy --all-targets -- -D warnings
+
+echo "== clippy without features: the library without its command line, no GPU"
+cargo clippy --release --locked --workspace --no-default-features --all-targets -- -D warnings
 library=$(cargo tree --locked -p htc --no-default-features -e normal,build --prefix none --format '{p}')
 if grep -E '^(clap|ctrlc|indicatif|maud|minijinja) v' <<<"$library"; then
   echo "htc without its feature cli depends on the above" >&2
@@ -37,10 +41,6 @@ fi
 
 echo "== kernels for GPUs: under sanitizers"
 scripts/test_sanitized.sh
-
-echo "== without and with the devices that are features"
-cargo clippy --release --locked -p htc-kernels --no-default-features --all-targets -- -D warnings
-cargo clippy --release --locked -p htc-kernels --features emulated --all-targets -- -D warnings
 
 echo "== aarch64"
 scripts/test_aarch64.sh

@@ -8,4 +8,6 @@ architectures=("$@")
 
 folder=$(scripts/cuda_libraries.sh) || { echo "skipped: no NVRTC: neither the system nor pip has one"; exit 0; }
 [ -z "$folder" ] || export LD_LIBRARY_PATH="$folder${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
-exec cargo run --release --locked --quiet -p htc-kernels --features cuda --example check_cuda -- "${architectures[@]}"
+. scripts/workspace.sh
+workspace build --quiet --example check_cuda
+exec "${CARGO_TARGET_DIR:-target}/release/examples/check_cuda" "${architectures[@]}"

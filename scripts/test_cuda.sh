@@ -69,23 +69,23 @@ asked() {
 
 # The path of a program: where cargo puts it, by its own words.
 program() {
-  cargo "$1" --release --locked --quiet --message-format=json "${@:2}" | python3 -c '
+  "$1" "$2" --quiet --message-format=json "${@:3}" | python3 -c '
 import json, sys
 tests = sys.argv[1] == "test"
 found = [json.loads(line) for line in sys.stdin if line.startswith("{")]
 found = [m["executable"] for m in found if m.get("executable") and m.get("profile", {}).get("test") == tests]
-sys.exit(f"expected one program, found {found}") if len(found) != 1 else print(found[0])' "$1"
+sys.exit(f"expected one program, found {found}") if len(found) != 1 else print(found[0])' "$2"
 }
 
 # The path of a program by the name that it has in a folder of programs.
 built() {
   case "$1" in
-    find_cuda) program build -p htc-kernels --features cuda --example find_cuda ;;
-    operations) program test --no-run -p htc-kernels --features cuda --test device ;;
-    backends) program test --no-run -p htc-tests --features cuda --test backends ;;
-    kinds) program test --no-run -p htc-loader --features cuda --lib ;;
-    htc) program build -p htc --bin htc ;;
-    device) program build -p htc-loader --features cuda --example device ;;
+    find_cuda | device) program workspace build --example "$1" ;;
+    operations) program workspace test --no-run --test device ;;
+    backends) program workspace test --no-run --test backends ;;
+    # Of one package: the libraries of the others have tests, too.
+    kinds) program cargo test --release --locked --no-run -p htc-loader --features cuda --lib ;;
+    htc) program workspace build --bin htc ;;
   esac
 }
 

@@ -9,21 +9,26 @@ if [ ! -e "$library" ]; then
   echo "sanitized kernels: skipped, the C++ compiler has no AddressSanitizer"
   exit 0
 fi
-# What compiles the model in codes, with the features that continuous integration builds it with for the demo.
-cargo build --release --locked --quiet -p htc --features htc/emulated
-HTC_BIN=$(realpath "${CARGO_TARGET_DIR:-target}/release/htc")
+export CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-target}"
+# The programs are those of the tests; only the emulation is built anew.
+. scripts/workspace.sh
+workspace build --quiet --bin htc
+HTC_BIN=$(realpath "$CARGO_TARGET_DIR/release/htc")
 export HTC_BIN
-export HTC_EMULATE_SANITIZE=address,undefined
-export CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-target}/sanitized"
+mkdir -p "$CARGO_TARGET_DIR/sanitized"
+HTC_EMULATED_LIBRARY=$(realpath "$CARGO_TARGET_DIR/sanitized")/libhtc_emulated.so
+(cd kernels && "${CXX:-c++}" -shared -fPIC -g1 -O1 @src/emulate/flags -fsanitize=address,undefined -fno-sanitize-recover=undefined \
+  src/emulate/unit.cpp -o "$HTC_EMULATED_LIBRARY")
+export HTC_EMULATED_LIBRARY
 
-# The path of a program of tests.
+# The path of a program of tests: those of a library or of a suite with this name.
 program() {
-  cargo test --release --locked --features emulated --no-run --message-format=json "$@" |
+  workspace test "${@:2}" --no-run --message-format=json |
     python3 -c 'import json, sys
 for line in sys.stdin:
     message = json.loads(line)
-    if message.get("executable"):
-        print(message["executable"])'
+    if message.get("executable") and message["target"]["name"] == sys.argv[1]:
+        print(message["executable"])' "$1"
 }
 
 log=$(mktemp)
@@ -37,8 +42,8 @@ run() {
   grep -Eq "^test result: ok. $passed passed" "$log" || { echo "expected $passed tests that pass" >&2; exit 1; }
 }
 
-kernels=$(program -p htc-kernels --lib)
+kernels=$(program htc_kernels --lib)
 run kernels '[1-9][0-9]*' "$(realpath "$kernels")" cuda:: "$@"
-models=$(program -p htc-tests --test backends)
+models=$(program backends --test backends)
 of_models=(architectures coded forward_from_a_layer_equals_the_whole_pass requested_logits_suffice_for_sampling)
 run tests "${#of_models[@]}" "$(realpath "$models")" --exact "${of_models[@]/#/on::emulated::}"

@@ -3,15 +3,37 @@
 
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::device::{Device, DeviceError, DeviceMemory, Kernel, KernelArguments, MemoryOffset};
 use super::step::{Launch, Step, StepCounts, StepOperation};
 
-// SAFETY: the declarations match the functions of `emulate.cpp`.
-unsafe extern "C" {
-    fn htc_emulate_find(name: *const c_char) -> *const c_void;
-    fn htc_emulate_launch(
+/// Declares the functions of `emulate.cpp`: those linked into the program, and the same ones of a library.
+macro_rules! emulation {
+    ($($field:ident = $name:ident ($($argument:ident: $type:ty),* $(,)?) $(-> $result:ty)?;)*) => {
+        // SAFETY: the declarations match the functions of `emulate.cpp`.
+        unsafe extern "C" {
+            $(fn $name($($argument: $type),*) $(-> $result)?;)*
+        }
+
+        struct Emulation {
+            $($field: unsafe extern "C" fn($($type),*) $(-> $result)?,)*
+        }
+
+        impl Emulation {
+            const LINKED: Self = Emulation { $($field: $name),* };
+
+            fn of_library(library: &libloading::Library) -> Result<Self, libloading::Error> {
+                // SAFETY: the library is built from `emulate.cpp`, whose functions the types match.
+                unsafe { Ok(Emulation { $($field: *library.get(stringify!($name))?),* }) }
+            }
+        }
+    };
+}
+
+emulation! {
+    find = htc_emulate_find(name: *const c_char) -> *const c_void;
+    launch = htc_emulate_launch(
         kernel: *const c_void,
         grid: *const c_uint,
         threads: c_uint,
@@ -22,11 +44,36 @@ unsafe extern "C" {
         error: *mut c_char,
         capacity: usize,
     ) -> c_int;
-    fn htc_emulate_allocate(bytes: usize) -> *mut c_void;
-    fn htc_emulate_whole(memory: *const c_void, bytes: usize) -> c_int;
-    fn htc_emulate_free(memory: *mut c_void);
-    fn htc_emulate_sanitized() -> c_int;
-    fn htc_emulate_resident(threads: c_uint) -> c_uint;
+    allocate = htc_emulate_allocate(bytes: usize) -> *mut c_void;
+    whole = htc_emulate_whole(memory: *const c_void, bytes: usize) -> c_int;
+    free = htc_emulate_free(memory: *mut c_void);
+    sanitized = htc_emulate_sanitized() -> c_int;
+    resident = htc_emulate_resident(threads: c_uint) -> c_uint;
+}
+
+/// Names a library of the emulation that is used instead of the linked one: `scripts/test_sanitized.sh`
+/// builds it with sanitizers.
+pub(super) const LIBRARY: &str = "HTC_EMULATED_LIBRARY";
+
+fn emulation() -> &'static Emulation {
+    static USED: OnceLock<Emulation> = OnceLock::new();
+    USED.get_or_init(|| {
+        let Some(path) = std::env::var_os(LIBRARY).filter(|path| !path.is_empty()) else {
+            return Emulation::LINKED;
+        };
+        // SAFETY: the library has no initialisers but those of its C++ runtime.
+        let loaded = unsafe { libloading::Library::new(&path) };
+        let found = loaded.and_then(|library| {
+            let found = Emulation::of_library(&library)?;
+            // Its functions are used until the program ends.
+            std::mem::forget(library);
+            Ok(found)
+        });
+        found.unwrap_or_else(|error| {
+            eprintln!("error: {LIBRARY}: {error}");
+            std::process::exit(1)
+        })
+    })
 }
 
 static RUNNING: Mutex<()> = Mutex::new(());
@@ -122,7 +169,7 @@ impl EmulatedDevice {
     /// Returns true if the build uses AddressSanitizer.
     pub fn is_sanitized() -> bool {
         // SAFETY: it returns a constant.
-        unsafe { htc_emulate_sanitized() != 0 }
+        unsafe { (emulation().sanitized)() != 0 }
     }
 }
 
@@ -144,7 +191,7 @@ impl EmulatedMemory {
     /// Returns true if no kernel wrote past the end.
     pub fn is_intact(&self) -> bool {
         // SAFETY: the allocation is alive and has this many bytes.
-        unsafe { htc_emulate_whole(self.pointer(0).cast(), self.bytes) != 0 }
+        unsafe { (emulation().whole)(self.pointer(0).cast(), self.bytes) != 0 }
     }
 }
 
@@ -165,8 +212,8 @@ fn free(address: u64, bytes: usize) {
     // SAFETY: it was allocated by `htc_emulate_allocate` with this size, and no other references
     // exist.
     let whole = unsafe {
-        let whole = htc_emulate_whole(memory, bytes) != 0;
-        htc_emulate_free(memory);
+        let whole = (emulation().whole)(memory, bytes) != 0;
+        (emulation().free)(memory);
         whole
     };
     assert!(
@@ -221,11 +268,11 @@ impl EmulatedDevice {
         // The caller of `Device::launch` guarantees the memory accesses of the kernel, and the
         // arguments are those passed with it.
         let rc = unsafe {
-            let found = htc_emulate_find(name.as_ptr());
+            let found = (emulation().find)(name.as_ptr());
             if found.is_null() {
                 return Err(failed("there is no kernel of this name".to_owned()));
             }
-            htc_emulate_launch(
+            (emulation().launch)(
                 found,
                 launch.grid.as_ptr(),
                 launch.threads,
@@ -266,13 +313,13 @@ impl Device for EmulatedDevice {
         _shared: usize,
     ) -> Result<usize, DeviceError> {
         // SAFETY: a pure function.
-        Ok(unsafe { htc_emulate_resident(kernel.threads) } as usize)
+        Ok(unsafe { (emulation().resident)(kernel.threads) } as usize)
     }
 
     fn allocate(&self, bytes: usize) -> Result<EmulatedMemory, DeviceError> {
         let bytes = bytes.max(1);
         // SAFETY: any size is allowed.
-        let memory = unsafe { htc_emulate_allocate(bytes) };
+        let memory = unsafe { (emulation().allocate)(bytes) };
         if memory.is_null() {
             return Err(DeviceError::OutOfMemory {
                 needed: bytes,

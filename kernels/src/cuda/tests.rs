@@ -186,8 +186,11 @@ fn what_the_environment_names_is_done() {
 #[test]
 fn sanitizers_abort_on_violations() {
     if !EmulatedDevice::is_sanitized() {
-        let asked = std::env::var_os("HTC_EMULATE_SANITIZE").filter(|asked| !asked.is_empty());
-        assert!(asked.is_none(), "the kernels were built without {asked:?}");
+        let library = std::env::var_os(emulated::LIBRARY).filter(|path| !path.is_empty());
+        assert!(
+            library.is_none(),
+            "{library:?} was built without sanitizers"
+        );
         return;
     }
     for (what, said) in [
