@@ -163,10 +163,14 @@ static inline uint32_t __funnelshift_r(uint32_t low, uint32_t high, uint32_t by)
     return static_cast<uint32_t>((static_cast<uint64_t>(high) << 32 | low) >> (by & 31));
 }
 
+// By arithmetic, since a compiler without F16C calls a function for a conversion of `_Float16`.
 static inline float float_of_half(uint16_t bits) {
-    _Float16 half;
-    memcpy(&half, &bits, 2);
-    return static_cast<float>(half);
+    const uint32_t sign = static_cast<uint32_t>(bits & 0x8000) << 16, rest = static_cast<uint32_t>(bits & 0x7fff) << 13;
+    // The exponent of a half has a bias of 15 instead of 127; the product is exact, subnormal numbers included.
+    const float scaled = __uint_as_float(rest) * 0x1p112f;
+    // Infinity and NaN keep their exponent of ones; a NaN becomes a quiet one, as by hardware.
+    const uint32_t special = rest | 0x7f800000u | (rest > 0x0f800000u ? 0x400000u : 0u);
+    return __uint_as_float(sign | (rest >= 0x0f800000u ? special : __float_as_uint(scaled)));
 }
 static inline uint16_t half_of_float(float value) {
     const _Float16 half = static_cast<_Float16>(value);

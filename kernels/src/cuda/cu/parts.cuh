@@ -93,18 +93,33 @@ template <class Type> struct OfLane {
     float *sums;
     Fragment x;
 
+    // Where the sum of a row and a column is.
+    static float *place(void *const lanes[WARP], uint32_t row, uint32_t column) {
+        return static_cast<const OfLane *>(lanes[row % 8 * 4 + column / 2])->sums + row / 8 * 2 + column % 2;
+    }
+
     static void act(void *const lanes[WARP]) {
+        // Each value is converted once: rows of 16 values, and columns with eight side by side.
+        float rows[16][16], columns[16][8];
         for (uint32_t lane = 0; lane < WARP; lane++) {
-            const uint32_t group = lane / 4, of = lane % 4;
-            float *sums = static_cast<const OfLane *>(lanes[lane])->sums;
-            for (uint32_t four = 0; four < 4; four++) {
-                const Fragment &row = static_cast<const OfLane *>(lanes[4 * group + four])->x;
-                for (uint32_t i = 0; i < 4; i++) {
-                    const Fragment &column = static_cast<const OfLane *>(lanes[4 * (2 * of + i % 2) + four])->x;
-                    for (uint32_t half = 0; half < 2; half++)
-                        sums[i] = add_pair<Type>(sums[i], row.rows[i / 2 + 2 * half], column.columns[half]);
+            const Fragment &x = static_cast<const OfLane *>(lanes[lane])->x;
+            const uint32_t group = lane / 4, k = lane % 4 * 4;
+            for (uint32_t half = 0; half < 2; half++) {
+                for (uint32_t far = 0; far < 2; far++) {
+                    rows[group + 8 * far][k + 2 * half] = Type::first(x.rows[far + 2 * half]);
+                    rows[group + 8 * far][k + 2 * half + 1] = Type::second(x.rows[far + 2 * half]);
                 }
+                columns[k + 2 * half][group] = Type::first(x.columns[half]);
+                columns[k + 2 * half + 1][group] = Type::second(x.columns[half]);
             }
+        }
+        for (uint32_t row = 0; row < 16; row++) {
+            float sums[8];
+            for (uint32_t column = 0; column < 8; column++) sums[column] = *place(lanes, row, column);
+            for (uint32_t k = 0; k < 16; k++)
+                for (uint32_t column = 0; column < 8; column++)
+                    sums[column] = add_product(sums[column], rows[row][k], columns[k][column]);
+            for (uint32_t column = 0; column < 8; column++) *place(lanes, row, column) = sums[column];
         }
     }
 };
