@@ -332,7 +332,8 @@ fn plan_gives_the_same_bytes_as_its_options() {
     }
     for options in &cases {
         for model in &models {
-            if options.contains(&"150kB") && model == &models[1] {
+            // The model with trained weights is there for what each method chooses by itself.
+            if model == &models[1] && options.len() > 2 && !options.contains(&"diffplan") {
                 continue;
             }
             let run = plan(model, &[options, &["--threads", "1", "--force"]])
