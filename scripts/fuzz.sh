@@ -11,7 +11,7 @@ set -eu
 cd "$(dirname "$0")/../formats"
 
 if ! cargo fuzz --version >/dev/null 2>&1; then
-    cargo install cargo-fuzz --locked
+    cargo install cargo-fuzz --locked --debug
 fi
 
 seconds=${1:-60}
