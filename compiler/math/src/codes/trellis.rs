@@ -238,7 +238,9 @@ fn select_step(bits: u32) -> Step {
         };
     }
     #[cfg(target_arch = "x86_64")]
-    if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
+    if is_x86_feature_detected!("avx512f") {
+        return by_bits!(step_avx512);
+    } else if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
         return by_bits!(step_avx2);
     }
     by_bits!(step)
@@ -290,7 +292,69 @@ fn step_avx2<const BITS: usize, const KEPT: usize>(
         }
     }
     if let (Ok(before), Ok(after)) = (before.try_into(), after.try_into()) {
-        // SAFETY: `step_of` returns this function only on processors with AVX2 and FMA.
+        // SAFETY: `select_step` returns this function only on processors with AVX2 and FMA.
+        unsafe { inner::<BITS, KEPT>(values, terms, before, after) }
+    }
+}
+
+/// Bit-identical to [`step`].
+#[cfg(target_arch = "x86_64")]
+fn step_avx512<const BITS: usize, const KEPT: usize>(
+    values: &Values,
+    terms: [f32; 2],
+    before: &[f32],
+    after: &mut [f32],
+) {
+    use std::arch::x86_64::*;
+
+    const WIDE: usize = 16;
+
+    #[target_feature(enable = "avx512f")]
+    fn inner<const BITS: usize, const KEPT: usize>(
+        values: &[f32; STATES],
+        [weight, slope]: [f32; 2],
+        before: &[f32; KEPT],
+        after: &mut [f32; KEPT],
+    ) {
+        let (weight, slope) = (_mm512_set1_ps(weight), _mm512_set1_ps(slope));
+        // Each of the costs before belongs to 2^BITS states one after another.
+        let fours = _mm512_set_epi32(3, 3, 3, 3, 2, 2, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0);
+        let eights = _mm512_set_epi32(1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0);
+        for chunk in (0..KEPT).step_by(WIDE) {
+            let mut least = _mm512_set1_ps(f32::INFINITY);
+            for j in 0..1 << BITS {
+                let at = j * KEPT + chunk;
+                // SAFETY: `at` is a multiple of 16 below STATES, so that the costs from
+                // `at >> BITS` on, four with two bits and two with three, are below KEPT.
+                let (value, old) = unsafe {
+                    let value = _mm512_loadu_ps(values.as_ptr().add(at));
+                    let old = before.as_ptr().add(at >> BITS);
+                    let old = match BITS {
+                        2 => {
+                            let four = _mm512_castps128_ps512(_mm_loadu_ps(old));
+                            _mm512_permutexvar_ps(fours, four)
+                        }
+                        3 => {
+                            let two = _mm_set1_pd(old.cast::<f64>().read_unaligned());
+                            _mm512_permutexvar_ps(
+                                eights,
+                                _mm512_castps128_ps512(_mm_castpd_ps(two)),
+                            )
+                        }
+                        _ => _mm512_set1_ps(*old),
+                    };
+                    (value, old)
+                };
+                let cost = _mm512_fmadd_ps(value, _mm512_fmadd_ps(weight, value, slope), old);
+                least = _mm512_min_ps(cost, least);
+            }
+            // SAFETY: `chunk` is a multiple of 16 below KEPT, itself a multiple of 16.
+            unsafe { _mm512_storeu_ps(after.as_mut_ptr().add(chunk), least) };
+        }
+    }
+    let values = values.as_flattened().try_into();
+    if let (Ok(values), Ok(before), Ok(after)) = (values, before.try_into(), after.try_into()) {
+        // SAFETY: `select_step` returns this function only on processors with AVX-512.
         unsafe { inner::<BITS, KEPT>(values, terms, before, after) }
     }
 }
@@ -329,3 +393,6 @@ fn step<const BITS: usize, const KEPT: usize>(
         *after = least;
     }
 }
+
+#[cfg(test)]
+mod tests;
