@@ -186,7 +186,7 @@ fn what_the_environment_names_is_done() {
 #[test]
 fn sanitizers_abort_on_violations() {
     if !EmulatedDevice::is_sanitized() {
-        let library = std::env::var_os(emulated::LIBRARY).filter(|path| !path.is_empty());
+        let library = std::env::var_os(super::emulated::LIBRARY).filter(|path| !path.is_empty());
         assert!(
             library.is_none(),
             "{library:?} was built without sanitizers"
