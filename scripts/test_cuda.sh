@@ -17,6 +17,7 @@
 set -euo pipefail
 calling=$PWD
 cd "$(dirname "$0")/.."
+. scripts/workspace.sh
 
 all=(operations backends kinds)
 only=()
