@@ -12,6 +12,9 @@ else
   workspace_features=(--features htc-tests/cuda)
 fi
 
+# As in the Makefile: with another value, or none, the program would be built again.
+export HTC_COMMIT="${HTC_COMMIT-$(git rev-parse --short=12 HEAD 2>/dev/null || true)}"
+
 # Sub-commands of two words, as `nextest run`, count as one.
 workspace() {
   local command=("$1")
