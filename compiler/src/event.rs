@@ -1,5 +1,7 @@
 //! Progress events and cancellation.
 
+mod overall;
+
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
@@ -10,53 +12,31 @@ use thiserror::Error;
 use crate::options::Treatment;
 use crate::system::ordered;
 use crate::system::ordered::ThreadError;
+pub use overall::OverallProgress;
 
 /// Progress event.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum Event<'a> {
-    /// Start of a measurement with this number of steps.
-    Measuring(Measurement, usize),
-    /// Estimated seconds of the whole work.
-    EstimatedSeconds(f64),
-    /// Estimated bytes of memory beside the mapped source, and of disk, of the whole work.
-    EstimatedBytes {
-        /// Anonymous memory at most.
-        memory: u64,
-        /// Disk space with the unfinished work.
-        disk: u64,
+    /// Estimated cost of the work that is left.
+    Estimated(&'a CostEstimate),
+    /// Start of a task.
+    Begin {
+        /// Kind of task.
+        task: Task,
+        /// Number of steps; 0 if unknown.
+        steps: usize,
+        /// Steps at the start that an earlier run has finished.
+        done: usize,
     },
-    /// Remaining steps of a backward pass.
-    Gradients(usize),
-    /// Maximum remaining steps of a tuning.
-    Tuning(usize),
-    /// Computing the digest of the source.
-    Digest,
-    /// Start of a calibration; the first `cached_passes` are cached.
-    Calibrating {
-        /// Number of windows.
-        windows: usize,
-        /// Number of layers plus one for the head.
-        passes: usize,
-        /// Number of cached passes.
-        cached_passes: usize,
-    },
-    /// A window has passed a layer or the head.
-    Window,
+    /// A step of the task is done; the text names the unit or the tensor, or is empty.
+    Done(&'a str),
     /// Warning for the user.
     Warning(&'a str),
     /// Note on the work.
     Note(&'a str),
     /// Folder of finished work; `None` if nothing is kept any more.
     KeptFolder(Option<&'a Path>),
-    /// Number of tensors to export.
-    Exporting(usize),
-    /// Number of steps that follow.
-    StepCount(usize),
-    /// A step is done; the text names the unit or the tensor.
-    Done(&'a str),
-    /// Flushing the artifact to disk.
-    Flushing,
     /// A candidate is made and measured.
     Trial {
         /// Treatment of weights.
@@ -64,19 +44,21 @@ pub enum Event<'a> {
         /// Parameters after over parameters before, of the selected projections.
         ratio: f64,
     },
-    /// Progress of the evaluation on held-out windows.
-    Evaluate {
-        /// Windows done.
-        done: usize,
-        /// Total number of windows.
-        total: usize,
-    },
 }
 
-/// Kind of measurement.
+/// Kind of task, the parts of a progress display.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Measurement {
+pub enum Task {
+    /// Computing the digest of the source.
+    Digest,
+    /// Forward passes over the calibration text; each window is a step of each layer and of the
+    /// head.
+    Calibration,
+    /// Contributions of inputs, for the channel permutation.
+    ChannelPermutation,
+    /// A backward pass.
+    Gradients,
     /// Spectra of units, for an allocator.
     Spectra,
     /// Loss of each matrix in each type.
@@ -85,20 +67,70 @@ pub enum Measurement {
     Depth,
     /// Coordinates of each layer in which its weights truncate best.
     Gauges,
-    /// Contributions of inputs, for the channel permutation.
-    ChannelPermutation,
+    /// Factorising or coding the units of a candidate.
+    Encoding,
+    /// Encoding what the bases of an elastic artifact lack.
+    Residuals,
+    /// Adding the tensors of the source to an artifact.
+    SourceTensors,
+    /// Flushing a file to disk.
+    Sealing,
+    /// Evaluating a candidate on windows of a text.
+    Measuring,
+    /// Tuning norms and rows; the steps are at most so many.
+    Tuning,
     /// Measurements of an analysis.
     Analysis,
+    /// Writing the tensors of an export.
+    Exporting,
 }
 
-htc_formats::names!(Measurement {
+htc_formats::names!(Task {
+    Digest "reading the source",
+    Calibration "calibration",
+    ChannelPermutation "channel order",
+    Gradients "gradients",
     Spectra "spectra",
     Curves "losses by type",
     Depth "dimensions",
     Gauges "gauges",
-    ChannelPermutation "order",
+    Encoding "encoding",
+    Residuals "encoding residuals",
+    SourceTensors "adding the source",
+    Sealing "sealing",
+    Measuring "measuring",
+    Tuning "tuning",
     Analysis "analysis",
+    Exporting "exporting",
 });
+
+/// Estimated cost of the work that is left, from shapes and a short benchmark.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CostEstimate {
+    /// Tasks in the order of execution, one for each candidate; empty if their time is not known.
+    pub tasks: Vec<TaskEstimate>,
+    /// Bytes of memory at most, beside the mapped source.
+    pub memory: u64,
+    /// Bytes of disk space at most: the artifact, unfinished candidates and the cache.
+    pub disk: u64,
+}
+
+/// Estimated duration of a task.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TaskEstimate {
+    /// Kind of task.
+    pub task: Task,
+    /// Seconds.
+    pub seconds: f64,
+}
+
+impl CostEstimate {
+    /// Returns the seconds of all tasks; `None` if their time is not known.
+    pub fn seconds(&self) -> Option<f64> {
+        let total = self.tasks.iter().map(|task| task.seconds).sum();
+        (!self.tasks.is_empty()).then_some(total)
+    }
+}
 
 /// Cancellation token; clones share the same state.
 #[derive(Clone, Debug, Default)]
@@ -129,13 +161,13 @@ pub struct Progress<'a> {
 }
 
 impl<'a> Progress<'a> {
-    /// Returns a watch that reports to `tell` and ends when `cancel` is requested.
+    /// Returns progress that reports to `tell` and ends when `cancel` is requested.
     pub fn new(tell: &'a (dyn Fn(Event) + Sync), cancel: &'a CancellationToken) -> Self {
         let cancel = Some(cancel);
         Progress { sink: tell, cancel }
     }
 
-    /// Returns a silent watch without cancellation.
+    /// Returns silent progress without cancellation.
     pub fn silent() -> Progress<'static> {
         Progress {
             sink: &|_| {},
@@ -143,7 +175,7 @@ impl<'a> Progress<'a> {
         }
     }
 
-    /// Returns a watch with the same cancellation and another sink.
+    /// Returns progress with the same cancellation and another sink.
     #[must_use]
     pub fn with_sink<'b>(self, tell: &'b (dyn Fn(Event) + Sync)) -> Progress<'b>
     where
@@ -156,6 +188,12 @@ impl<'a> Progress<'a> {
     /// Reports an event.
     pub fn report(&self, event: Event) {
         (self.sink)(event);
+    }
+
+    /// Reports the start of a task.
+    pub fn begin(&self, task: Task, steps: usize) {
+        let done = 0;
+        self.report(Event::Begin { task, steps, done });
     }
 
     /// Reports a finished step.
@@ -199,7 +237,7 @@ impl<'a> Progress<'a> {
 
 impl fmt::Debug for Progress<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Watch")
+        f.debug_struct("Progress")
             .field("cancel", &self.cancel)
             .finish_non_exhaustive()
     }

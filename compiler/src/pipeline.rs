@@ -14,6 +14,8 @@ mod executed;
 mod kernels;
 mod order;
 mod planned;
+mod request;
+mod resources;
 mod sealed;
 mod source;
 
@@ -27,7 +29,6 @@ use crate::calibrate::cache_folder;
 use crate::choose::{SelectedArtifact, Selection};
 use crate::device::{self, Device};
 use crate::estimate::duration::Speed;
-use crate::estimate::stages;
 use crate::event::{Event, Progress};
 use crate::layout;
 use crate::make::MakeError;
@@ -45,6 +46,7 @@ pub use calibrated::calibrate;
 use elastic::ElasticRequest;
 pub use error::{CompileError, ErrorKind};
 use planned::PlannedModel;
+use request::CheckedRequest;
 use sealed::seal;
 #[cfg(feature = "cli")]
 pub(crate) use source::is_source_file;
@@ -116,14 +118,12 @@ fn compile_in(
     let CompileContext {
         clock, progress, ..
     } = context;
-    let speed = estimate_time(context, source);
-    let calibrated = CalibratedSource::new(context, source)?;
+    let request = CheckedRequest::new(context, source)?;
+    let speed = Speed::measure();
+    resources::check_before_work(context, source, &request, speed)?;
+    let calibrated = CalibratedSource::new(context, source, request)?;
     let planned = PlannedModel::new(context, &calibrated)?;
-    let resources = planned.check_resources(context, speed)?;
-    progress.report(Event::EstimatedBytes {
-        memory: resources.estimate.peak_memory,
-        disk: resources.disk_bytes,
-    });
+    let resources = resources::check_planned(context, &planned, speed)?;
     let selection = Selection {
         builder: planned.artifact_builder(context, work, planned.depth_sink(context)?),
         request: planned.request,
@@ -136,17 +136,6 @@ fn compile_in(
         None => clock.time(Stage::Factorise, || selection.choose(&planned.planner))?,
     };
     seal(context, &planned, &selection, resources.estimate, chosen)
-}
-
-/// Reports the predicted time, and returns the speed of this machine.
-fn estimate_time(context: CompileContext, source: &CheckedSource) -> Speed {
-    let speed = Speed::measure();
-    let stages = stages::estimate_before_work(source.file(), context.options, speed);
-    if let Some(stages) = stages {
-        let event = Event::EstimatedSeconds(stages.total());
-        context.progress.report(event);
-    }
-    speed
 }
 
 /// Keeps finished work when a compilation fails, so that the same compilation can resume. The work
@@ -180,10 +169,12 @@ fn forecast_on(
     source: &CheckedSource,
     elastic: Option<&ElasticRequest>,
 ) -> Result<Forecast, CompileError> {
-    let speed = estimate_time(context, source);
-    let calibrated = CalibratedSource::new(context, source)?;
+    let request = CheckedRequest::new(context, source)?;
+    let speed = Speed::measure();
+    resources::check_before_work(context, source, &request, speed)?;
+    let calibrated = CalibratedSource::new(context, source, request)?;
     let planned = PlannedModel::new(context, &calibrated)?;
-    let resources = planned.check_resources(context, speed)?;
+    let resources = resources::check_planned(context, &planned, speed)?;
     let (source, options, planner) = (source.file(), context.options, &planned.planner);
     let ratio = match elastic {
         Some(elastic) => elastic.bases_ratio(planner),
@@ -267,7 +258,8 @@ pub fn plan(
             clock: &StageClock::default(),
             progress,
         };
-        let calibrated = CalibratedSource::new(context, source)?;
+        let request = CheckedRequest::new(context, source)?;
+        let calibrated = CalibratedSource::new(context, source, request)?;
         let text = options.calibration.as_ref();
         let Some(text) = text.filter(|_| !options.limit.is_none()) else {
             let plan = calibrated.plan(context)?.plan().clone();

@@ -17,7 +17,7 @@ use htc_formats::source::ModelFile;
 pub use record::Analysis;
 
 use crate::calibrate::Calibration;
-use crate::event::{Event, Measurement, Progress};
+use crate::event::{Progress, Task};
 use crate::math::{Algebra, FactoriseError, Host};
 use crate::system::show::file_name;
 use crate::unit::MakeError;
@@ -47,7 +47,7 @@ pub fn analyse(
     let units = spectra::units(source);
     let layers = source.hyper.layers;
     let steps = units.len() + calibration.map_or(0, |_| 2 * layers);
-    watch.report(Event::Measuring(Measurement::Analysis, steps));
+    watch.begin(Task::Analysis, steps);
     let hyper = &source.hyper;
     let mut analysis = Analysis {
         kind: Kind::Analysis,

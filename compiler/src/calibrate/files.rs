@@ -46,6 +46,17 @@ pub(super) struct CalibrationFiles {
     pub(super) extent: TextExtent,
 }
 
+/// Returns the disk space of the statistics of a calibration, and that of the residual streams before
+/// and after a layer, which are removed at its end.
+pub(crate) fn cache_bytes(hyper: &HyperParameters, extent: TextExtent) -> (u64, u64) {
+    let layers = (0..hyper.layers).map(|layer| store::file_bytes(hyper, layer, extent) as u64);
+    let tokens = extent.windows.saturating_mul(extent.context);
+    let stream = 4 * tokens.saturating_mul(hyper.width) as u64;
+    let head = store::head_bytes(hyper) as u64;
+    let statistics = layers.fold(head, u64::saturating_add);
+    (statistics, stream.saturating_mul(2))
+}
+
 impl CalibrationFiles {
     pub(super) fn open(
         options: &CalibrationOptions,

@@ -17,7 +17,7 @@ use super::statistics::LayerSums;
 use super::store::{HashedStream, StoredHead, StoredLayer};
 use super::windows::WeightedWindows;
 use crate::device::{Device, Sequence};
-use crate::event::{Event, Progress};
+use crate::event::Progress;
 use crate::math::{Algebra, FactoriseError};
 
 type StreamReader = HashedStream<BufReader<File>>;
@@ -268,8 +268,7 @@ impl<'a> ForwardPass<'a> {
             }
             let summed = through.check();
             summed.map_err(|error| self.sums(stage, error))?;
-            self.watch.report(Event::Window);
-            self.watch.check_cancelled()?;
+            self.watch.step_done("")?;
         }
         Ok(())
     }

@@ -32,17 +32,18 @@ use serde::{Deserialize, Serialize};
 
 use crate::calibrate::windows::{HeldOut, MAX_HELD_OUT, WeightedWindows, Windows};
 use crate::device::Device;
-use crate::event::{Event, Progress};
+use crate::event::{Event, Progress, Task};
 pub use crate::options::{CalibrationOptions, DEFAULT_CONTEXT, DEFAULT_TOKENS};
 use crate::options::{CalibrationText, TextSource};
 use crate::system::{memory, text};
 pub use cache::{cache_folder, remove_entry};
 pub use error::{PassError, Stage};
+pub(crate) use files::cache_bytes;
 use files::{CalibrationFiles, FinishedStatistics};
 use flow::ForwardPass;
 pub use shipped::{ShippedPart, shipped_digest, shipped_text};
 pub use statistics::{block_inputs, sums_bytes};
-use store::TextExtent;
+pub(crate) use store::TextExtent;
 pub use store::{StoredHead, StoredLayer, StoredMoment};
 
 const VERSION: u32 = 4;
@@ -260,10 +261,10 @@ pub fn calibrate(
         files.remove_leftovers(&finished)?;
     }
     let found = finished.layers.len();
-    watch.report(Event::Calibrating {
-        windows,
-        passes: hyper.layers + 1,
-        cached_passes: found + usize::from(!is_new),
+    watch.report(Event::Begin {
+        task: Task::Calibration,
+        steps: windows * (hyper.layers + 1),
+        done: windows * (found + usize::from(!is_new)),
     });
     let FinishedStatistics { mut layers, head } = finished;
     let head = match head {

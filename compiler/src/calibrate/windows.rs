@@ -8,7 +8,7 @@ use htc_loader::tokenizer::{AddSpecialTokens, Tokenizer};
 use super::PassError;
 
 /// Unless a quarter of the calibration windows is more.
-pub(super) const MAX_HELD_OUT: usize = 64;
+pub(crate) const MAX_HELD_OUT: usize = 64;
 
 /// Windows of a text, tokenised once and cut; the first token of each window is replaced by BOS if
 /// used.
@@ -47,13 +47,11 @@ impl Windows {
         Ok(Windows { tokens, context })
     }
 
-    /// Splits into at most `most` calibration windows and held-out windows after them: at least a
-    /// quarter, and surplus text up to half of the calibration windows or `MAX_HELD_OUT`.
+    /// Splits into at most `most` calibration windows and held-out windows after them; see
+    /// [`split_counts`].
     pub fn hold_out(mut self, most: usize) -> (Windows, Option<Windows>) {
-        let (count, context) = (self.count(), self.context);
-        let least = (count.min(most) / 4).max(2).min(count.saturating_sub(1));
-        let first = most.min(count - least);
-        let held = (first / 2).min(MAX_HELD_OUT).min(count - first).max(least);
+        let context = self.context;
+        let (first, held) = split_counts(self.count(), most);
         let mut tokens = self.tokens.split_off(first * context);
         tokens.truncate(held * context);
         let held = (held > 0).then_some(Windows { tokens, context });
@@ -114,6 +112,16 @@ impl Windows {
     pub fn context(&self) -> usize {
         self.context
     }
+}
+
+/// Returns the numbers of calibration windows and of held-out windows among `count`: at most `most`
+/// calibration windows; held out are at least a quarter, and surplus text up to half of the
+/// calibration windows or `MAX_HELD_OUT`.
+pub(crate) fn split_counts(count: usize, most: usize) -> (usize, usize) {
+    let least = (count.min(most) / 4).max(2).min(count.saturating_sub(1));
+    let first = most.min(count - least);
+    let held = (first / 2).min(MAX_HELD_OUT).min(count - first).max(least);
+    (first, held)
 }
 
 /// Windows of several texts, each with a weight for its tokens.

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::{Selection, TrialError};
 use crate::calibrate;
 use crate::calibrate::windows::Windows;
-use crate::event::{Event, Progress};
+use crate::event::{Event, Progress, Task};
 use crate::make::{Artifact, AxiomSearch};
 use crate::measure::{self, Distance, Evaluation, Execution};
 use crate::options::{DenseType, Shrinkage, Treatment};
@@ -204,10 +204,8 @@ impl<'a> CandidateEvaluator<'a> {
         windows: &Windows,
     ) -> Result<(Evaluation, Distance), TrialError> {
         let found = self.time_stage(Stage::Measure, || {
-            let progress = |done, all| {
-                self.progress().report(Event::Evaluate { done, total: all });
-                self.progress().check_cancelled()
-            };
+            self.progress().begin(Task::Measuring, windows.count());
+            let progress = |_, _| self.progress().step_done("");
             let mut kept = self.selection.reference.borrow_mut();
             let source = Some((&self.model, &mut *kept));
             let execution = Execution {

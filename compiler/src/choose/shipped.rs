@@ -10,7 +10,7 @@ use super::{Selection, TrialError};
 use crate::calibrate::windows::Windows;
 use crate::calibrate::{self, PassError, shipped_text};
 use crate::device;
-use crate::event::Event;
+use crate::event::Task;
 use crate::measure::{self, Evaluation, Execution, ReferenceLogits};
 use crate::options::DEFAULT_CONTEXT;
 use crate::system::clock::Stage;
@@ -39,6 +39,7 @@ impl Selection<'_> {
         let most = SHIPPED_WINDOWS * context * MAX_TOKEN_CHARS;
         let text: String = shipped_text(|_| true).chars().take(most).collect();
         let windows = Windows::new(&tokenizer, &text, context, Some(SHIPPED_WINDOWS))?;
+        progress.begin(Task::Measuring, windows.count());
         let measured = device::run_on_cpu(builder.device.pool().threads(), |device| {
             measure::evaluate_windows(
                 device,
@@ -46,10 +47,7 @@ impl Selection<'_> {
                 Some((&source, &mut ReferenceLogits::unkept())),
                 &windows,
                 Execution::whole(KvType::F16),
-                |done, total| {
-                    progress.report(Event::Evaluate { done, total });
-                    progress.check_cancelled()
-                },
+                |_, _| progress.step_done(""),
             )
         });
         measured.map_err(PassError::into)

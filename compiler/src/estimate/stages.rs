@@ -4,7 +4,8 @@
 //! The constants are ratios of times measured with one thread on an AMD EPYC (AVX2), by
 //! `examples/coding.rs` and by compilations of the demo model.
 
-use htc_formats::bands::CodeKind;
+use htc_formats::DType;
+use htc_formats::bands::{Code, CodeKind};
 use htc_formats::block::BlockFit;
 use htc_formats::model::{HyperParameters, MatrixId, ProjectionKind};
 use htc_formats::source::ModelFile;
@@ -13,9 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::duration::{Speed, forward_seconds};
 use crate::math::codes::MAX_FIT_COLUMNS;
-use crate::options::{
-    CodeKinds, CompileOptions, DEFAULT_CONTEXT, EffortSettings, PlanRequest, PlanSource,
-};
+use crate::options::{CodeKinds, CompileOptions, DenseType, EffortSettings, PlanRequest};
 use crate::plan::{self, MatrixForm, Method, ModelFileTypes, UnitMatrix, UnitPlan};
 use crate::profile::{bound, curves};
 use crate::unit::kv_bases;
@@ -62,7 +61,7 @@ const PASS_SPEED: f64 = 1.8;
 /// Forward, recomputation, backward.
 const GRADIENT_PASSES: f64 = 3.0;
 
-/// Returns the seconds of calibration and gradients.
+/// Returns the seconds of the forward passes and of the sums of a calibration.
 pub fn calibration_seconds(work: Workload, speed: Speed) -> f64 {
     let (source, tokens, threads) = (work.source, work.tokens, work.threads);
     let hyper = &source.hyper;
@@ -76,13 +75,20 @@ pub fn calibration_seconds(work: Workload, speed: Speed) -> f64 {
     let sites = 2.0 * square(hyper.width) + square(heads) + networks;
     let moments = 0.5 * hyper.layers as f64 * sites * tokens as f64;
     let forward = forward_seconds(source, tokens, threads, false).unwrap_or(0.0);
+    forward + speed.product_seconds(moments / PASS_SPEED) / threads.max(1) as f64
+}
+
+/// Returns the seconds of the backward pass.
+pub fn gradient_seconds(work: Workload, speed: Speed) -> f64 {
+    let source = work.source;
+    let hyper = &source.hyper;
     let members = plan::matrices(hyper, &ModelFileTypes(source));
     let weights: f64 = members.iter().map(|m| projection_weights(hyper, m)).sum();
     let outputs: f64 = members.iter().map(|m| gradient_sums(hyper, m)).sum();
     let logits = (hyper.vocabulary * hyper.width) as f64;
     let gradients =
         work.gradient_tokens as f64 * (GRADIENT_PASSES * weights + 2.0 * logits + 0.5 * outputs);
-    forward + speed.product_seconds((moments + gradients) / PASS_SPEED) / threads.max(1) as f64
+    speed.product_seconds(gradients / PASS_SPEED) / work.threads.max(1) as f64
 }
 
 /// Returns the share of the positions that a matrix reads.
@@ -161,6 +167,16 @@ fn search_cost(kind: CodeKind) -> f64 {
         CodeKind::Codebook => 600.0,
         CodeKind::Trellis => 3500.0,
     }
+}
+
+/// Returns the type among these kinds that takes longest to encode.
+pub fn slowest_type(codes: CodeKinds) -> DenseType {
+    let codes = codes.column_group_codes().into_iter();
+    let slowest = codes.max_by(|a, b| {
+        let cost = |code: &Code| search_cost(code.kind());
+        cost(a).total_cmp(&cost(b)).then(a.bits().cmp(&b.bits()))
+    });
+    slowest.map_or(DenseType::Blocks(DType::Q6K), DenseType::ColumnGroups)
 }
 
 /// Multiply-adds per element and column, with sweeps.
@@ -314,72 +330,6 @@ pub(super) fn tuning_factor(options: &CompileOptions) -> f64 {
         2 => 3.0,
         _ => 1.0,
     }
-}
-
-/// Returns the estimate before any work with the method quantise; `None` for other methods and for
-/// plans from files.
-pub(crate) fn estimate_before_work(
-    source: &ModelFile,
-    options: &CompileOptions,
-    speed: Speed,
-) -> Option<StageSeconds> {
-    let (request, steps, compared) = match &options.planning {
-        PlanSource::Compute { request, .. } if request.method == Method::Quantise => {
-            let steps = options.artifact.tune_steps(request.method, request.effort);
-            let compared = options
-                .artifact
-                .max_comparison_files(request.method, request.effort);
-            (request, steps, compared as f64)
-        }
-        _ => return None,
-    };
-    let (effort, codes, rotates) = (
-        request.effort.settings(),
-        request.codes.kinds(),
-        evaluates_rotation(request),
-    );
-    let asked = options.calibration.as_ref()?;
-    let threads = options.threads;
-    let tokens = asked.max_tokens() * asked.texts.len();
-    let work = Workload {
-        source,
-        tokens,
-        gradient_tokens: tokens.min(effort.gradient_tokens),
-        threads,
-    };
-    let members = plan::matrices(&source.hyper, &ModelFileTypes(source));
-    // The slowest permitted code.
-    let is_banded = !codes.column_group_codes().is_empty();
-    let kinds = codes
-        .column_group_codes()
-        .into_iter()
-        .map(|code| search_cost(code.kind()));
-    let longest = kinds.fold(SCALE_SEARCH_COST, f64::max);
-    let feedback = feedback_cost(is_banded);
-    let coded = members
-        .iter()
-        .map(|member| coded_matrix_cost(member, longest, feedback, rotates));
-    let once = speed.product_seconds(coded.sum()) / threads.max(1) as f64
-        + kv_bases_seconds(source, request, speed, threads);
-    // Including the best single type, or the search.
-    let candidates = if options.limit.is_none() {
-        2.0
-    } else {
-        SEARCH_CANDIDATES as f64
-    };
-    // At most half of the calibration tokens are held out.
-    let held_out = tokens / 2;
-    let times = 0.5 * (candidates + 1.0 + compared);
-    let passes = passes_of_measurements(&source.hyper, held_out, DEFAULT_CONTEXT, times);
-    let tokens = (passes * held_out as f64) as usize;
-    let measure = forward_seconds(source, tokens, threads, true);
-    Some(StageSeconds {
-        calibrate: calibration_seconds(work, speed),
-        plan: curve_seconds(source, effort, codes, rotates, speed, threads),
-        factorise: (candidates + compared) * once,
-        measure: measure.unwrap_or(0.0),
-        tune: tuning_factor(options) * tuning_seconds(source, steps, speed, threads),
-    })
 }
 
 #[cfg(test)]

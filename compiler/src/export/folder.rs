@@ -23,7 +23,7 @@ use serde_json::{Map, Value, json};
 use super::output::OutputTensor;
 use super::produce::Producer;
 use super::{ExportError, check, gguf};
-use crate::event::Event;
+use crate::event::Task;
 use crate::system::disk;
 use crate::system::error::FileError;
 
@@ -176,7 +176,7 @@ impl ModelFolder<'_> {
         if let Some(index) = index {
             put(INDEX, pretty(&index).as_bytes())?;
         }
-        producer.watch.report(Event::Flushing);
+        producer.watch.begin(Task::Sealing, 0);
         fresh.folder().sync().map_err(&failed)?;
         reopen(fresh.folder().path(), model)?;
         producer.watch.check_cancelled()?;

@@ -12,7 +12,7 @@ use htc_formats::vocab::Vocabulary;
 use super::output::OutputTensor;
 use super::produce::Producer;
 use super::{ExportError, check};
-use crate::event::Event;
+use crate::event::{Event, Task};
 use crate::system::disk;
 use crate::system::error::FileError;
 
@@ -129,7 +129,7 @@ impl<'a> GgufFile<'a> {
         });
         written?;
         to.flush().map_err(&failed)?;
-        producer.watch.report(Event::Flushing);
+        producer.watch.begin(Task::Sealing, 0);
         file.sync_all().map_err(&failed)?;
         let Some(model) = model else {
             return Ok(());

@@ -34,7 +34,7 @@ use self::gguf::GgufFile;
 use self::output::{ContainerRequirements, Outputs};
 use self::produce::Producer;
 use self::rows::{Matrix, StoredTensor};
-use crate::event::{Event, Progress};
+use crate::event::{Progress, Task};
 use crate::system::disk;
 use crate::system::show::file_name;
 
@@ -266,7 +266,7 @@ impl Job<'_> {
 
     fn begin(&self, outputs: &Outputs<'_>) {
         let tensors = outputs.model.len() + outputs.adapter.len();
-        self.producer.watch.report(Event::Exporting(tensors));
+        self.producer.watch.begin(Task::Exporting, tensors);
     }
 
     fn report(

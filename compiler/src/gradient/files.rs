@@ -85,6 +85,30 @@ pub(super) struct Files<'a> {
     positions: usize,
 }
 
+/// Returns the numbers of a file of a pass over this many positions.
+fn numbers(hyper: &HyperParameters, spec: &ModelSpec, positions: usize, name: Name) -> usize {
+    match name {
+        Name::Stream(_) | Name::Gradient(_) => positions.saturating_mul(hyper.width),
+        Name::Outputs(layer) => match spec.blocks.get(layer) {
+            Some(block) => block.projections().map(|p| block_numbers(p.rows)).sum(),
+            None => hyper.vocabulary,
+        },
+        // Second moment and token shares.
+        Name::Embedding => block_numbers(hyper.width) + hyper.vocabulary,
+    }
+}
+
+/// Returns the disk space that a pass over this many positions takes at most.
+pub(crate) fn cache_bytes(hyper: &HyperParameters, spec: &ModelSpec, positions: usize) -> u64 {
+    let layers = hyper.layers;
+    let streams = (1..=layers).map(Name::Stream);
+    let gradients = [Name::Gradient(0); 2];
+    let results = (0..=layers).map(Name::Outputs).chain([Name::Embedding]);
+    let bytes = |name| sealed_bytes(numbers(hyper, spec, positions, name).saturating_mul(4)) as u64;
+    let all = streams.chain(gradients).chain(results).map(bytes);
+    all.fold(0, u64::saturating_add)
+}
+
 impl<'a> Files<'a> {
     pub fn new(
         entry: &'a CacheEntry,
@@ -102,16 +126,7 @@ impl<'a> Files<'a> {
     }
 
     fn numbers(&self, name: Name) -> usize {
-        let hyper = self.hyper;
-        match name {
-            Name::Stream(_) | Name::Gradient(_) => self.positions.saturating_mul(hyper.width),
-            Name::Outputs(layer) => match self.spec.blocks.get(layer) {
-                Some(block) => block.projections().map(|p| block_numbers(p.rows)).sum(),
-                None => hyper.vocabulary,
-            },
-            // Second moment and token shares.
-            Name::Embedding => block_numbers(hyper.width) + hyper.vocabulary,
-        }
+        numbers(self.hyper, self.spec, self.positions, name)
     }
 
     /// Yields the files with results, from the end of the model.
@@ -313,14 +328,14 @@ impl To<'_> {
     }
 }
 
-/// E.g. `gradients, back through layer 3`.
+/// E.g. `back through layer 3`.
 impl fmt::Display for Stage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Stage::Forward(layer) => write!(f, "gradients, through layer {layer}"),
-            Stage::Head => f.write_str("gradients, head"),
-            Stage::Back(layer) => write!(f, "gradients, back through layer {layer}"),
-            Stage::Embedding | Stage::Done => f.write_str("gradients, embedding"),
+            Stage::Forward(layer) => write!(f, "through layer {layer}"),
+            Stage::Head => f.write_str("head"),
+            Stage::Back(layer) => write!(f, "back through layer {layer}"),
+            Stage::Embedding | Stage::Done => f.write_str("embedding"),
         }
     }
 }

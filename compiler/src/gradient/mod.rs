@@ -39,9 +39,10 @@ use htc_loader::Model;
 use crate::calibrate::entry::CacheEntry;
 use crate::calibrate::windows::WeightedWindows;
 use crate::calibrate::{PassError, calibration_windows};
-use crate::event::{Event, Progress};
+use crate::event::{Event, Progress, Task};
 use crate::options::CalibrationOptions;
 use crate::system;
+pub(crate) use files::cache_bytes;
 use files::{Files, Stage};
 pub(crate) use memory::{distillation_memory, kept_layers, needed_memory};
 use pass::Pass;
@@ -123,8 +124,11 @@ pub fn gradients(
     if is_new {
         check_memory(model, context)?;
         files.make_room(step)?;
-        let left = Stage::Done.index(hyper.layers) - step.index(hyper.layers);
-        watch.report(Event::Gradients(left));
+        watch.report(Event::Begin {
+            task: Task::Gradients,
+            steps: Stage::Done.index(hyper.layers),
+            done: step.index(hyper.layers),
+        });
         let mut pass = Pass::new(&files, &text, model, Cpu::with_threads(threads)?, watch);
         while step != Stage::Done {
             pass.step(step)?;

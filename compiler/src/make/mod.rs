@@ -19,7 +19,7 @@ use htc_formats::source::ModelFile;
 
 use crate::calibrate::Calibration;
 use crate::device::Device;
-use crate::event::{Event, Measurement, Progress};
+use crate::event::{Progress, Task};
 use crate::geometry::probe;
 use crate::gradient::Gradients;
 use crate::layout::{self, WriteStep};
@@ -235,7 +235,7 @@ impl ArtifactBuilder<'_> {
                 watch,
             };
             let found = self.write_missing(plan, treatment, writing)?;
-            watch.report(Event::Flushing);
+            watch.begin(Task::Sealing, 0);
             known.extend(found);
             record_errors(&mut record, &jobs, &known);
             if let Some(mut geometry) = geometry {
@@ -335,7 +335,7 @@ impl ArtifactBuilder<'_> {
             units.any(|unit| unit.layer() == Some(layer))
         };
         search_axioms(&treatment, source, self.threads(), open, watch)?;
-        watch.report(Event::StepCount(jobs.len()));
+        watch.begin(Task::Encoding, jobs.len());
         let of_source = |error| MakeError::with_source_path(source)(error);
         let algebra = self.device.algebra();
         let bases = |layer: usize| {
@@ -462,7 +462,7 @@ fn search_axioms(
     let layers: Vec<usize> = (0..source.hyper.layers)
         .filter(|&layer| is_needed(layer))
         .collect();
-    watch.report(Event::Measuring(Measurement::Gauges, layers.len()));
+    watch.begin(Task::Gauges, layers.len());
     watch.run_steps(
         threads,
         layers.len(),

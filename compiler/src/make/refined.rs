@@ -8,7 +8,7 @@ use htc_formats::model::Role;
 use htc_formats::source::ModelFile;
 
 use super::{ArtifactBuilder, BuiltArtifact, MakeError, require};
-use crate::event::Event;
+use crate::event::Task;
 use crate::layout;
 use crate::options::Treatment;
 use crate::order::PermutedSource;
@@ -115,7 +115,7 @@ impl ArtifactBuilder<'_> {
         let mut treatment = self.model_treatment(Treatment::default());
         treatment.effort = plan.request().effort;
         let source = PermutedSource::new(self.source, self.permutation).minus(base);
-        watch.report(Event::StepCount(refinements.len()));
+        watch.begin(Task::Residuals, refinements.len());
         ordered::for_each(
             self.threads(),
             refinements.len(),

@@ -6,7 +6,7 @@ use htc_formats::htz::{Digest, HtzWriter, Manifest, SourceRecord};
 use htc_formats::model::Role;
 
 use super::{ArtifactBuilder, BuiltArtifact, MakeError, require};
-use crate::event::Event;
+use crate::event::Task;
 
 /// An artifact in the work folder that includes its source's weights.
 #[derive(Clone, Copy, Debug)]
@@ -45,7 +45,7 @@ impl ArtifactBuilder<'_> {
         let own: BTreeSet<Role> = own.map(|tensor| tensor.role).collect();
         draft.source = Some(record);
         let artifact = self.derive(key, draft, |mut writer, artifact| {
-            watch.report(Event::StepCount(own.len()));
+            watch.begin(Task::SourceTensors, own.len());
             for entry in &base.manifest().tensors {
                 writer.write_tensor(entry.role, base.tensor_bytes(entry))?;
                 watch.check_cancelled()?;
@@ -55,7 +55,7 @@ impl ArtifactBuilder<'_> {
                 writer.write_source(tensor.role, source.bytes(tensor))?;
                 watch.step_done(&tensor.name)?;
             }
-            watch.report(Event::Flushing);
+            watch.begin(Task::Sealing, 0);
             writer.finish(|_| {})?;
             if quality.is_some() {
                 HtzWriter::write_quality(work.folder(), &artifact.complete_name(), quality)?;

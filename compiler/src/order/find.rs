@@ -5,7 +5,7 @@ use htc_formats::source::ModelFile;
 
 use super::{ChannelPermutation, LayerPermutation, MakeError};
 use crate::calibrate::{CalibratedInput, Calibration};
-use crate::event::{Event, Measurement, Progress};
+use crate::event::{Progress, Task};
 
 const ROWS: usize = 64;
 
@@ -27,10 +27,7 @@ impl ChannelPermutation {
     ) -> Result<ChannelPermutation, MakeError> {
         let (hyper, spec) = (&source.hyper, source.spec());
         let mut stream = vec![0.0; hyper.width];
-        watch.report(Event::Measuring(
-            Measurement::ChannelPermutation,
-            hyper.layers,
-        ));
+        watch.begin(Task::ChannelPermutation, hyper.layers);
         let found = watch.run_steps(
             threads,
             spec.blocks.len(),

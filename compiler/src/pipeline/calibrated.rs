@@ -1,23 +1,23 @@
 //! Second stage: the statistics of the source on the calibration text.
 
-use std::cell::OnceCell;
 use std::sync::Arc;
 
 use htc_formats::htz::Digest;
 use htc_formats::source::ModelFile;
 use htc_loader::ExecError;
 
-use super::source::{CheckedSource, digest_of};
+use super::request::CheckedRequest;
+use super::source::CheckedSource;
 use super::{CompileContext, CompileError, order};
 use crate::calibrate::{self, Calibration, PassError};
 use crate::device::Device;
 use crate::event::{Event, Progress};
 use crate::gradient::{self, Gradients};
-use crate::options::{CalibrationOptions, PlanSource, TargetMachine};
+use crate::options::CalibrationOptions;
 use crate::order::ChannelPermutation;
-use crate::plan::{self, Method, ModelFileTypes, Plan, PlanError, PlanRequest};
+use crate::plan::{self, ModelFileTypes};
 use crate::planner::{ArtifactParts, Planner};
-use crate::profile::{self, ProfileInputs, is_measured};
+use crate::profile::{self, ProfileInputs};
 use crate::system::clock::Stage;
 use crate::unit::{MakeError, check_tensor_finite};
 
@@ -30,25 +30,14 @@ pub(super) struct CalibratedSource<'a> {
     pub gradients: Option<Gradients>,
     pub permutation: Option<ChannelPermutation>,
     request: CheckedRequest<'a>,
-    digest: OnceCell<Digest>,
-}
-
-/// A plan from a file, or the request to compute one, checked against the shapes of the source.
-#[derive(Debug)]
-enum CheckedRequest<'a> {
-    Plan(Plan),
-    Compute {
-        request: PlanRequest,
-        target: &'a TargetMachine,
-    },
 }
 
 impl<'a> CalibratedSource<'a> {
-    /// Runs the calibration text through the source. The model is executed only after the request
-    /// has been checked.
+    /// Runs the calibration text through the source.
     pub fn new(
         context: CompileContext<'a>,
         checked: &'a CheckedSource,
+        request: CheckedRequest<'a>,
     ) -> Result<Self, CompileError> {
         let CompileContext {
             options,
@@ -58,14 +47,11 @@ impl<'a> CalibratedSource<'a> {
         } = context;
         let source = checked.file();
         let threads = device.pool().threads();
-        let digest_cell = OnceCell::new();
-        let digest = || *digest_cell.get_or_init(|| digest_of(source, clock, progress));
-        let request = CheckedRequest::new(context, checked, digest)?;
         let calibration = match &options.calibration {
             None => None,
             Some(options) => {
                 options.check(&source.hyper)?;
-                let digest = digest();
+                let digest = checked.digest(context);
                 Some(clock.time(Stage::Calibrate, || {
                     calibrate(source, digest, options, device, progress)
                 })?)
@@ -83,7 +69,7 @@ impl<'a> CalibratedSource<'a> {
             Some(text) if request.needs_gradients() => {
                 Some(clock.time(Stage::Calibrate, || {
                     let tokens = plan_request.effort.settings().gradient_tokens;
-                    let digest = digest();
+                    let digest = checked.digest(context);
                     let model = calibrate::bind(source)?;
                     let found =
                         gradient::gradients(&model, digest, text, tokens, threads, progress)
@@ -103,14 +89,7 @@ impl<'a> CalibratedSource<'a> {
             gradients,
             permutation,
             request,
-            digest: digest_cell,
         })
-    }
-
-    /// Returns the digest of the source, which reads it once.
-    pub fn digest(&self, context: CompileContext) -> Digest {
-        let read = || digest_of(self.checked.file(), context.clock, context.progress);
-        *self.digest.get_or_init(read)
     }
 
     /// Makes the plan, with the measurements that its allocator needs.
@@ -118,7 +97,9 @@ impl<'a> CalibratedSource<'a> {
         let source = self.checked.file();
         let (request, target) = match &self.request {
             CheckedRequest::Plan(plan) => return Ok(plan.clone().into()),
-            CheckedRequest::Compute { request, target } => (request, target),
+            CheckedRequest::Compute {
+                request, target, ..
+            } => (request, target),
         };
         let units = plan::units(&source.hyper, request, ModelFileTypes(source))?;
         let measured = ProfileInputs {
@@ -142,61 +123,6 @@ impl<'a> CalibratedSource<'a> {
             context.progress.report(Event::Note(&summary));
         }
         Ok(planner)
-    }
-}
-
-impl<'a> CheckedRequest<'a> {
-    fn new(
-        context: CompileContext<'a>,
-        checked: &CheckedSource,
-        digest: impl Fn() -> Digest,
-    ) -> Result<Self, CompileError> {
-        let source = checked.file();
-        let types = ModelFileTypes(source);
-        match &context.options.planning {
-            // Read only once: the file may be a pipe.
-            PlanSource::File(path) => {
-                let plan = plan::json::read(path, &source.hyper, digest, types)?;
-                order::check(source, plan.request().layout.order)?;
-                Ok(CheckedRequest::Plan(plan))
-            }
-            PlanSource::Compute { request, target } => {
-                let mut request = request.clone();
-                request.layout.order = order::resolve_setting(source, &request, context.progress)?;
-                let known = target.evidence();
-                let calibrated = context.options.calibration.is_some();
-                match plan::compute(&source.hyper, request.clone(), &known, types) {
-                    Ok(_) => {}
-                    Err(PlanError::NoEvidence { .. } | PlanError::NoMeasurement { .. })
-                        if is_measured(&request, target, calibrated) => {}
-                    Err(error) => return Err(error.into()),
-                }
-                if request.method == Method::Quantise {
-                    let parts = ArtifactParts {
-                        source,
-                        calibration: None,
-                        sections: checked.model_sections(),
-                        linear_algebra: context.device.algebra().name(),
-                    };
-                    parts.check_size(&request)?;
-                }
-                Ok(CheckedRequest::Compute { request, target })
-            }
-        }
-    }
-
-    fn request(&self) -> &PlanRequest {
-        match self {
-            CheckedRequest::Plan(plan) => plan.request(),
-            CheckedRequest::Compute { request, .. } => request,
-        }
-    }
-
-    fn needs_gradients(&self) -> bool {
-        match self {
-            CheckedRequest::Plan(plan) => plan.needs_gradients(),
-            CheckedRequest::Compute { request, .. } => request.method == Method::Quantise,
-        }
     }
 }
 

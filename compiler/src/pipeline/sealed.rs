@@ -6,7 +6,7 @@ use super::planned::PlannedModel;
 use super::{CompileContext, CompileError, source};
 use crate::choose::{SelectedArtifact, Selection, TrialError};
 use crate::estimate::Estimate;
-use crate::event::Event;
+use crate::event::{Event, Task};
 use crate::measure::Evaluation;
 use crate::options::{Switch, TextSource};
 use crate::report::{BaselineFile, CalibrationReport, Quality, Report};
@@ -51,7 +51,7 @@ pub(super) fn seal(
         .with_source
         .then(|| clock.time(Stage::Seal, || builder.with_source(&chosen.built)));
     let with_source = with_source.transpose()?;
-    progress.report(Event::Flushing);
+    progress.begin(Task::Sealing, 0);
     source::check_unchanged(builder.source, builder.digest, clock)?;
     let key = with_source.map_or(chosen.built.key, |made| made.key);
     let name = builder.work.artifact(key).complete_name();

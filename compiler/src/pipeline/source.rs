@@ -1,14 +1,15 @@
 //! First stage: the source, checked without reading its weights; its digest and its files.
 
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use htc_formats::htz::{Digest, HtzWriter, Section};
 use htc_formats::metadata::SourceMetadata;
 use htc_formats::source::{Container, ModelFile};
 use htc_formats::vocab::HuggingFaceFiles;
 
-use super::{CompileError, kernels};
-use crate::event::{Event, Progress};
+use super::{CompileContext, CompileError, kernels};
+use crate::event::{Event, Progress, Task};
 use crate::options::{CompileOptions, PlanSource, Switch};
 use crate::plan::{Method, PlanError, PlanRequest};
 use crate::system::clock::{Stage, StageClock};
@@ -25,6 +26,7 @@ pub struct CheckedSource {
     model_sections: usize,
     /// Metadata of the source that the artifact does not keep.
     omitted_metadata: Vec<String>,
+    digest: OnceLock<Digest>,
 }
 
 impl CheckedSource {
@@ -67,6 +69,7 @@ impl CheckedSource {
             sections: Vec::new(),
             model_sections: 0,
             omitted_metadata: Vec::new(),
+            digest: OnceLock::new(),
         })
     }
 
@@ -82,12 +85,24 @@ impl CheckedSource {
             model_sections: sections.len(),
             sections,
             omitted_metadata: read.omitted,
+            digest: OnceLock::new(),
         })
     }
 
     /// Returns the source.
     pub fn file(&self) -> &ModelFile {
         &self.source
+    }
+
+    /// Returns the digest of the source, which reads it once.
+    pub(super) fn digest(&self, context: CompileContext) -> Digest {
+        let CompileContext {
+            clock, progress, ..
+        } = context;
+        *self.digest.get_or_init(|| {
+            progress.begin(Task::Digest, 0);
+            clock.time(Stage::Read, || self.source.digest())
+        })
     }
 
     /// Returns the sections after the tensors: vocabulary, metadata and compiled GPU kernels.
@@ -127,11 +142,6 @@ fn tokenizer_section(source: &ModelFile) -> Result<Section, CompileError> {
         error: error.clone(),
     })?;
     Ok(Section::tokenizer(vocabulary)?)
-}
-
-pub(super) fn digest_of(source: &ModelFile, clock: &StageClock, watch: Progress) -> Digest {
-    watch.report(Event::Digest);
-    clock.time(Stage::Read, || source.digest())
 }
 
 pub(super) fn check_unchanged(

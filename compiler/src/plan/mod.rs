@@ -44,7 +44,9 @@ pub use evidence::{
 pub use form::{MatrixForm, StoredForm};
 pub(crate) use kind::MAX_ASPECT;
 pub(crate) use knapsack::retain_falling;
-pub use quantise::{losses, matrices, pareto_sums_of, single_block_type_plan, single_type_plan};
+pub use quantise::{
+    losses, matrices, pareto_sums_of, single_type_plan, unmeasured_single_type_plan,
+};
 pub use refine::{Refinement, choose_refinements, refinable_matrices};
 pub use sources::{ModelFileTypes, SourceTypes};
 pub(crate) use unit::label;

@@ -5,7 +5,7 @@
 //! choice is a [knapsack](super::knapsack) with one item per matrix, or per group that may share a
 //! basis ([`SharedLossCurve`]).
 
-use htc_formats::DType;
+use htc_formats::bands::Codes;
 use htc_formats::model::{HyperParameters, MatrixId};
 
 use super::evidence::curve_of;
@@ -261,25 +261,38 @@ fn plan_of_changed(
     super::validated(hyper, request, units, Vec::new(), source_type).map(Some)
 }
 
-/// Returns the plan with every matrix in one block type, without measurements. Matrices that would
-/// not shrink, or whose rows are not whole blocks, stay as in the source. `None` if all of them do.
-pub fn single_block_type_plan(
+/// Returns the plan with every matrix in one type, without measurements. Matrices that would not
+/// shrink, or whose rows are not whole blocks, stay as in the source. `None` if all of them do.
+pub fn unmeasured_single_type_plan(
     hyper: &HyperParameters,
     request: PlanRequest,
     source_type: impl SourceTypes,
-    weight: DType,
+    dense: DenseType,
 ) -> Result<Option<Plan>, PlanError> {
+    let rotates = request.codes.rotates();
+    let encoded = |cols: usize| match dense {
+        DenseType::Blocks(weight) => {
+            let fits = weight.row_bytes(cols).is_some();
+            fits.then_some(MatrixForm::Dense { weight })
+        }
+        DenseType::ColumnGroups(code) => {
+            let codes = Codes::uniform(code, cols).ok()?;
+            let codes = if rotates {
+                codes.with_rotation()
+            } else {
+                codes
+            };
+            let codes = codes.into();
+            Some(MatrixForm::ColumnGroups { codes })
+        }
+    };
     let units = matrices(hyper, &source_type).into_iter().map(|member| {
         let members = vec![member];
-        let dense = MatrixForm::Dense { weight };
-        let fits = weight.row_bytes(member.cols).is_some();
-        let is_smaller = dense.bytes(&members) < MatrixForm::Unchanged.bytes(&members);
-        let form = if fits && is_smaller && !is_router(member.matrix) {
-            dense
-        } else {
-            MatrixForm::Unchanged
-        };
-        UnitPlan::new(members, form)
+        let form = encoded(member.cols).filter(|form| {
+            let is_smaller = form.bytes(&members) < MatrixForm::Unchanged.bytes(&members);
+            is_smaller && !is_router(member.matrix)
+        });
+        UnitPlan::new(members, form.unwrap_or(MatrixForm::Unchanged))
     });
     plan_of_changed(hyper, request, units.collect(), &source_type)
 }

@@ -154,7 +154,10 @@ impl<'a> Planner<'a> {
         let (mut smaller, mut larger) = (Vec::new(), Vec::new());
         for &dtype in BlockFit::TYPES {
             let (hyper, request) = (&source.hyper, plan.request().clone());
-            let made = plan::single_block_type_plan(hyper, request, ModelFileTypes(source), dtype)?;
+            let made = {
+                let types = ModelFileTypes(source);
+                plan::unmeasured_single_type_plan(hyper, request, types, dtype.into())?
+            };
             let Some(plain) = made.filter(|plain| plain.units() != plan.units()) else {
                 continue;
             };

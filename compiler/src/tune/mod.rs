@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::calibrate::windows::{WeightedWindows, Windows};
 use crate::calibrate::{Calibration, PassError};
-use crate::event::{Event, Progress};
+use crate::event::{Event, Progress, Task};
 use crate::gradient;
 use crate::gradient::distil::{Distillation, Expected};
 use crate::gradient::scales::{Scale, Scales, rows_of};
@@ -170,7 +170,11 @@ impl TuningInputs<'_> {
         let kept = artifact.state(&name, TuningState::max_bytes(count, self.steps));
         let kept = kept.and_then(|bytes| TuningState::from_bytes(&bytes, count));
         let mut state = kept.unwrap_or_else(|| TuningState::new(count));
-        watch.report(Event::Tuning(self.steps.saturating_sub(state.step)));
+        watch.report(Event::Begin {
+            task: Task::Tuning,
+            steps: self.steps,
+            done: state.step.min(self.steps),
+        });
         if !self.is_over(&state) {
             let cpu = Cpu::with_threads(self.threads)?;
             let distillation =
@@ -197,7 +201,7 @@ impl TuningInputs<'_> {
                     ends.measure(&mut state, &held_out, &expected, &scales)?;
                 }
                 artifact.keep_state(&name, &state.to_bytes())?;
-                watch.step_done(&format!("tuning, step {}", state.step))?;
+                watch.step_done("")?;
             }
         }
         let kept = state.best_point().map_or(0, |point| point.step);

@@ -7,7 +7,7 @@ use super::{Failure, plan, print_json, write_json};
 use crate::analyse::{Analysis, AnalysisInput, analyse};
 use crate::app::cli::{AnalyseArgs, Document};
 use crate::device;
-use crate::event::Event;
+use crate::event::Task;
 use crate::options::OptionError;
 use crate::pipeline::{self, CompileError};
 
@@ -29,7 +29,7 @@ pub(super) fn execute(args: &AnalyseArgs) -> Result<(), Failure> {
     }
     let threads = args.threads.count();
     let analysis = with_progress(|watch| -> Result<Analysis, CompileError> {
-        watch.report(Event::Digest);
+        watch.begin(Task::Digest, 0);
         let digest = source.digest();
         let found = calibration
             .map(|options| {

@@ -1,14 +1,16 @@
 //! Progress display on a terminal.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::fmt::Write;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::style::ProgressTracker;
+use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 
 use super::{Failure, interrupted};
 use crate::app::interrupt::Interrupt;
 use crate::app::terminal::shorten_message;
-use crate::event::{Event, Progress};
+use crate::event::{CostEstimate, Event, OverallProgress, Progress, Task};
 use crate::report::format_seconds;
 use crate::system::show::format_bytes;
 
@@ -35,6 +37,18 @@ pub(super) fn show_progress<T, E: Into<Failure>>(
 /// Template of a bar for windows of a text.
 pub(super) const WINDOWS: &str = "{bar:30} {pos}/{len} windows, {eta} left";
 
+/// Of work whose time is estimated; the most important comes first, as a narrow terminal cuts lines.
+const OVERALL: &str = "{bar:12} {percent}%, {left}  {elapsed_precise}  {stage}  {msg}";
+
+/// Of a stage, where the time of the whole work is not known.
+const STAGE: &str = "{bar:12} {elapsed_precise}  {stage}  {msg}";
+
+/// Of work whose steps are not known.
+const SPINNER: &str = "{spinner} {elapsed_precise}  {stage}  {msg}";
+
+/// Positions of a bar for the whole work.
+const RESOLUTION: f64 = 1000.0;
+
 /// Returns a bar for steps, in the template's layout.
 pub(super) fn bar(template: &str) -> ProgressBar {
     let bar = ProgressBar::no_length();
@@ -44,92 +58,50 @@ pub(super) fn bar(template: &str) -> ProgressBar {
 
 struct ProgressDisplay {
     bar: ProgressBar,
-    state: Mutex<DisplayState>,
+    overall: Shared,
+    begun: Instant,
     interrupt: Interrupt,
     quiet: bool,
 }
 
-#[derive(Default)]
-struct DisplayState {
-    /// Estimated seconds of the whole work.
-    estimate: Option<f64>,
-    /// Candidates that were begun.
-    candidates: usize,
-}
-
 impl ProgressDisplay {
     fn new(interrupt: Interrupt, quiet: bool) -> ProgressDisplay {
+        let (overall, begun) = (Shared::default(), Instant::now());
         let bar = if quiet {
             ProgressBar::hidden()
         } else {
-            bar("{spinner} {elapsed_precise} {msg}")
+            ProgressBar::no_length()
         };
-        if !bar.is_hidden() {
-            // Large units take a while: the clock keeps running.
-            bar.enable_steady_tick(Duration::from_millis(200));
-        }
-        ProgressDisplay {
+        let display = ProgressDisplay {
             bar,
-            state: Mutex::default(),
+            overall,
+            begun,
             interrupt,
             quiet,
-        }
-    }
-
-    fn state(&self) -> MutexGuard<'_, DisplayState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Begins a stage with this number of steps; the clock is that of the whole work.
-    fn begin(&self, stage: &str, steps: usize) {
-        let state = self.state();
-        let candidate = match state.candidates {
-            0 => String::new(),
-            number => format!(", candidate {number}"),
         };
-        let estimate = state.estimate.map_or(String::new(), |seconds| {
-            format!(" of about {}", format_seconds(seconds))
-        });
-        let bar = &self.bar;
-        bar.set_message("");
-        bar.set_style(style(&format!(
-            "{stage}{candidate} {{bar:25}} {{pos}}/{{len}}  {{elapsed_precise}}{estimate}  {{msg}}"
-        )));
-        // At once, so that no line shows the position of the stage before.
-        bar.update(|state| {
-            state.set_pos(0);
-            state.set_len(steps as u64);
-        });
+        display.set_template(SPINNER);
+        if !display.bar.is_hidden() {
+            // Large units take a while: the clock keeps running.
+            display.bar.enable_steady_tick(Duration::from_millis(200));
+        }
+        display
+    }
+
+    fn set_template(&self, template: &str) {
+        let with = |show| Part {
+            overall: self.overall.clone(),
+            begun: self.begun,
+            show,
+        };
+        let style = style(template);
+        let style = style.with_key("left", with(show_remaining));
+        self.bar
+            .set_style(style.with_key("stage", with(show_stage)));
     }
 
     fn show(&self, event: Event) {
         let bar = &self.bar;
         match event {
-            Event::Measuring(what, steps) => self.begin(what.name(), steps),
-            Event::EstimatedSeconds(seconds) => {
-                self.state().estimate = Some(seconds);
-                // Printed only with a progress bar.
-                bar.println(format!("about {}", format_seconds(seconds)));
-            }
-            Event::EstimatedBytes { memory, disk } => bar.println(format!(
-                "at most {} of memory beside the mapped source, {} of disk",
-                format_bytes(memory),
-                format_bytes(disk)
-            )),
-            Event::Gradients(steps) => self.begin("gradients", steps),
-            Event::Tuning(steps) => self.begin("tuning", steps),
-            Event::Exporting(tensors) => self.begin("exporting", tensors),
-            Event::Digest => bar.set_message("reading the source"),
-            Event::Calibrating {
-                windows,
-                passes,
-                cached_passes,
-            } => {
-                self.interrupt.set_calibrating();
-                self.begin("calibration", windows * passes);
-                bar.set_position((windows * cached_passes) as u64);
-            }
-            Event::Window => bar.inc(1),
             Event::Warning(said) => {
                 bar.suspend(|| say!("htc: warning: {}", shorten_message(said)));
             }
@@ -138,23 +110,122 @@ impl ProgressDisplay {
                 bar.suspend(|| say!("htc: note: {}", shorten_message(said)));
             }
             Event::KeptFolder(folder) => self.interrupt.set_kept_folder(folder),
-            Event::StepCount(steps) => self.begin("encoding", steps),
-            Event::Done(what) => {
-                bar.inc(1);
-                bar.set_message(shorten_message(what));
-            }
-            Event::Flushing => bar.set_message("sealing"),
-            Event::Trial { .. } => self.state().candidates += 1,
-            Event::Evaluate { done, total } => {
-                if done == 1 {
-                    self.begin("measuring", total);
-                }
-                bar.set_position(done as u64);
-            }
+            _ => self.advance(event),
         }
     }
+
+    fn advance(&self, event: Event) {
+        if let Event::Begin { task, .. } = event
+            && task == Task::Calibration
+        {
+            self.interrupt.set_calibrating();
+        }
+        let now = self.begun.elapsed();
+        let (is_first, fraction, current) = {
+            let mut overall = self.overall.lock();
+            let is_first = overall.remaining(now).is_none();
+            overall.update(&event, now);
+            (is_first, overall.fraction(), overall.current())
+        };
+        match event {
+            // Printed only with a progress bar.
+            Event::Estimated(estimate) if is_first => self.bar.println(describe(estimate)),
+            Event::Begin { .. } => self.bar.set_message(""),
+            Event::Done(what) => self.bar.set_message(shorten_message(what)),
+            _ => {}
+        }
+        let (template, position, length) = match (fraction, current) {
+            (Some(fraction), _) => (OVERALL, (RESOLUTION * fraction) as u64, RESOLUTION as u64),
+            (None, Some((_, done, steps))) if steps > 0 => (STAGE, done as u64, steps as u64),
+            _ => (SPINNER, 0, 0),
+        };
+        if !matches!(event, Event::Done(_)) {
+            self.set_template(template);
+        }
+        // At once, so that no line shows the position of the stage before.
+        self.bar.update(|state| {
+            state.set_len(length);
+            state.set_pos(position);
+        });
+    }
+}
+
+/// Returns the line on the predicted costs, `about 3 min, at most 540 MB of memory ...`.
+fn describe(estimate: &CostEstimate) -> String {
+    let resources = format!(
+        "at most {} of memory beside the mapped source, {} of disk with the cache",
+        format_bytes(estimate.memory),
+        format_bytes(estimate.disk)
+    );
+    match estimate.seconds() {
+        Some(seconds) => format!("about {}, {resources}", format_seconds(seconds)),
+        None => resources,
+    }
+}
+
+/// Progress shared with the drawing thread.
+#[derive(Clone, Default)]
+struct Shared(Arc<Mutex<OverallProgress>>);
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, OverallProgress> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Part of the line, written anew whenever it is drawn.
+#[derive(Clone)]
+struct Part {
+    overall: Shared,
+    begun: Instant,
+    show: fn(&OverallProgress, Duration) -> String,
+}
+
+impl ProgressTracker for Part {
+    fn clone_box(&self) -> Box<dyn ProgressTracker> {
+        Box::new(self.clone())
+    }
+
+    fn tick(&mut self, _: &ProgressState, _: Instant) {}
+
+    fn reset(&mut self, _: &ProgressState, _: Instant) {}
+
+    fn write(&self, _: &ProgressState, to: &mut dyn Write) {
+        let shown = (self.show)(&self.overall.lock(), self.begun.elapsed());
+        _ = to.write_str(&shown);
+    }
+}
+
+fn show_remaining(overall: &OverallProgress, now: Duration) -> String {
+    overall.remaining(now).map_or_else(String::new, |left| {
+        match left.as_secs_f64() {
+            // Written anew several times a second: without tenths.
+            seconds if seconds < 10.0 => format!("{seconds:.0} s left"),
+            seconds => format!("about {} left", format_seconds(seconds)),
+        }
+    })
+}
+
+/// Returns `encoding, candidate 2 of 3, 12/45`.
+fn show_stage(overall: &OverallProgress, _: Duration) -> String {
+    let Some((task, done, steps)) = overall.current() else {
+        return String::new();
+    };
+    let mut shown = task.name().to_owned();
+    if let Some((number, expected)) = overall.candidate()
+        && matches!(task, Task::Encoding | Task::Gauges)
+    {
+        shown.push_str(&format!(", candidate {number} of {expected}"));
+    }
+    if steps > 0 {
+        shown.push_str(&format!(" {done}/{steps}"));
+    }
+    shown
 }
 
 fn style(template: &str) -> ProgressStyle {
     ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
 }
+
+#[cfg(test)]
+mod tests;

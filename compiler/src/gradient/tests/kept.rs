@@ -167,7 +167,7 @@ fn interrupted_pass_resumes_with_identical_bytes() {
         // Stops in the middle of the following step.
         let tell = |event: Event| match event {
             Event::Done(_) => cancel.cancel(),
-            Event::Gradients(steps) => *left.lock().unwrap() = steps,
+            Event::Begin { steps, done, .. } => *left.lock().unwrap() = steps - done,
             _ => {}
         };
         let outcome = made(path, cache.path(), 1, Progress::new(&tell, &cancel));

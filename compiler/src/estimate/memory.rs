@@ -1,0 +1,308 @@
+//! Upper bounds of the memory of a compilation, from the shapes of a model and its plan.
+
+use htc_formats::model::{HyperParameters, MatrixId, ProjectionKind};
+
+use super::text::TextSize;
+use super::{EstimateInputs, matrices, planning_needs_gradients, stages};
+use crate::layout::{self, WriteStep};
+use crate::options::{CompileOptions, DEFAULT_CONTEXT, GaugeKind, PlanRequest, PlanSource};
+use crate::plan::{MatrixForm, Method, Plan, UnitPlan};
+use crate::unit::{CACHE_CAPACITY, kv_bases, truncated_projections};
+use crate::{calibrate, gradient, make, measure, profile, tune};
+
+/// Returns an upper bound of the memory of a compilation, without the mapped source.
+pub(super) fn peak_bytes(options: &CompileOptions, expected: &EstimateInputs) -> u64 {
+    let EstimateInputs {
+        source,
+        plan,
+        treatment,
+        text,
+        ..
+    } = *expected;
+    let (hyper, threads) = (&source.hyper, options.threads);
+    let jobs = layout::write_steps(source, plan, treatment.bias);
+    let window = make::pending_limit(&jobs, hyper.layers, threads);
+    let before = bytes_before_units(options, expected);
+    let vocabulary = expected.vocabulary;
+    let units = bytes_of_units(&jobs, hyper, before, window, threads, vocabulary);
+    let copies = if expected.uses_device_algebra {
+        threads as u64 * matrices::host_copy_bytes(hyper.width)
+    } else {
+        0
+    };
+    let units = units.saturating_add(copies);
+    let tuning = match (expected.tune, text) {
+        (0, _) | (_, None) => 0,
+        (_, Some(text)) => {
+            let ends = u64::from(options.artifact.planes);
+            ends * gradient::distillation_memory(hyper, &source.spec(), text.context)
+                + tune::memory_bytes(hyper, text.context)
+        }
+    };
+    // An artifact without a calibration is measured on the shipped text.
+    let shipped_context = DEFAULT_CONTEXT.min(hyper.context);
+    let sessions = if expected.uses_device_memory {
+        0
+    } else {
+        session_bytes(hyper, text.map_or(shipped_context, |text| text.context))
+    };
+    let calibrated = text.map_or(0, |text| {
+        let gauged = treatment.gauge != GaugeKind::None;
+        calibration_bytes(hyper, text.context, threads, gauged)
+    });
+    let peak = calibrated + sessions + units.max(tuning);
+    // Arenas of the C library retain freed memory: a third was observed.
+    let retained = if planning_needs_gradients(options) && threads > 1 {
+        peak / 2
+    } else {
+        0
+    };
+    let positions = text.map_or(0, TextSize::held_out_tokens);
+    peak + retained + measure::kept_bytes(positions as u64, hyper.vocabulary)
+}
+
+/// Returns the memory of the stages between the calibration and the units: spectra or losses by
+/// type, the backward pass, the search of axiom gauges.
+fn bytes_before_units(options: &CompileOptions, expected: &EstimateInputs) -> u64 {
+    let EstimateInputs {
+        source, plan, text, ..
+    } = *expected;
+    let threads = options.threads;
+    let measures = match &options.planning {
+        PlanSource::Compute { request, target } => {
+            profile::reads_weights(request, target, text.is_some())
+        }
+        PlanSource::File(_) => false,
+    };
+    let measured = if measures { plan.units() } else { &[] };
+    let spectra = measured.iter().map(|u| spectrum_bytes(u, plan.request()));
+    let spectra = threads as u64 * spectra.max().unwrap_or(0);
+    let goes_back = planning_needs_gradients(options) || plan.needs_gradients();
+    let back = match (goes_back, text) {
+        (true, Some(text)) => gradient::needed_memory(&source.hyper, &source.spec(), text.context),
+        _ => 0,
+    };
+    let axiom = match expected.treatment.gauge {
+        GaugeKind::Axiom => axiom_gauge_bytes(&source.hyper, plan, threads),
+        _ => 0,
+    };
+    spectra.max(back).max(axiom)
+}
+
+/// Code's data, stacks, the model's tables.
+const BASE_BYTES: u64 = 8 << 20;
+/// Stack, and packed panels of matrix products.
+const BYTES_PER_THREAD: u64 = 4 << 20;
+/// Texts, merges, serialised form.
+const VOCABULARY_FACTOR: u64 = 4;
+
+/// Returns an upper bound for calibration statistics: f64 second moments of the four activation
+/// points of two layers with roots and inverses; one more and a product per thread. The moment of
+/// the hidden layer has no root, and without a gauge is held once. During forward passes only the
+/// sums of one layer and the activations of a batch are in memory.
+///
+/// For mixtures it adds the sums of a layer with those of all its experts. The cache of moments then
+/// holds inputs of experts, and threads work on up to `threads / 3`, rounded up, experts at a time,
+/// each with a moment of its hidden units.
+fn calibration_bytes(hyper: &HyperParameters, context: usize, threads: usize, gauged: bool) -> u64 {
+    let square = |n: usize| 8 * (n as u64).pow(2);
+    let (width, heads) = (square(hyper.width), square(hyper.heads * hyper.head_size));
+    let ffn = hyper
+        .forward
+        .experts
+        .map_or(hyper.ffn, |experts| experts.ffn);
+    let hidden = square(ffn);
+    let of_inputs = 2 * (2 * 3 * width + 3 * heads);
+    let (of_inputs, hidden_in_use, experts) = match hyper.forward.experts {
+        None => (of_inputs, 1, 0),
+        Some(_) => (
+            of_inputs.max(CACHE_CAPACITY as u64 * 3 * width),
+            threads.div_ceil(3) as u64,
+            calibrate::sums_bytes(hyper),
+        ),
+    };
+    let batch = 512 * 4 * (8 * hyper.width + 4 * ffn + 4 * hyper.heads * hyper.head_size);
+    // With queries, keys and values by head.
+    let summed = 4 * hyper.width + ffn + (hyper.heads + 3 * hyper.kv_heads) * hyper.head_size;
+    let of_hidden = if gauged { 4 * hidden } else { hidden };
+    of_inputs
+        + hidden_in_use * of_hidden
+        + threads as u64 * 2 * width.max(heads).max(hidden)
+        + (batch + 512 * 4 * summed) as u64
+        + experts
+        // Though one layer at a time is executed.
+        + 2 * 4 * (hyper.layers * hyper.kv_heads * hyper.head_size) as u64
+            * context.max(512) as u64
+}
+
+/// Returns the memory of two models executed together, with logits. They run when no unit is
+/// factorised, but memory may be retained.
+fn session_bytes(hyper: &HyperParameters, context: usize) -> u64 {
+    let width = 8 * hyper.width + 4 * hyper.widest_ffn() + 4 * hyper.heads * hyper.head_size;
+    let kv = 2 * 4 * hyper.layers * hyper.kv_heads * hyper.head_size * context.max(512);
+    let logits = 4 * (1 << 22).max(hyper.vocabulary);
+    2 * (512 * 4 * width + kv + logits) as u64
+}
+
+/// Returns an upper bound for axiom gauge searches, one layer per thread: truncated projections in
+/// f32, for each the f64 Gram matrix of the smaller side (four more in use at a time), or a vector
+/// if the residual stream is the larger side; two panels.
+fn axiom_gauge_bytes(hyper: &HyperParameters, plan: &Plan, threads: usize) -> u64 {
+    let of_layer = |layer: usize| {
+        let projections = truncated_projections(plan, layer).map(|(_, member, _)| {
+            let (rows, cols) = (member.rows as u64, member.cols as u64);
+            let order = rows.min(cols);
+            (4 * rows * cols + 8 * order * order, order, rows.max(cols))
+        });
+        let sums = projections.fold((0, 0, 0), |(sum, order, longest), projection| {
+            (
+                sum + projection.0,
+                projection.1.max(order),
+                projection.2.max(longest),
+            )
+        });
+        let (sum, order, longest) = sums;
+        sum + 8 * 5 * order * order + panels(longest, order)
+    };
+    let largest = (0..hyper.layers).map(of_layer).max().unwrap_or(0);
+    largest * threads.min(hyper.layers) as u64
+}
+
+/// Returns an upper bound of the memory of making the units, and of the stages before it:
+///
+/// ```text
+/// BASE + threads · PER_THREAD + VOCABULARY · vocabulary
+///   + max( threads · largest spectrum,  threads · largest search of a gauge,  threads · largest unit + largest results in flight )
+/// ```
+///
+/// With `q` and `l` the shorter and longer side of a unit's weight and `r` its rank,
+///
+/// * a spectrum needs the weights in f32 and three f64 matrices `q × q`: the Gram matrix and its
+///   reduction;
+/// * a unit needs the weights in f32; six f64 matrices `q × q` for eigenvectors, or with a singular
+///   value decomposition (`down`) eight and the weights twice in f64; the factors four times (f64,
+///   f32, encoded, decoded); two panels of 512 rows;
+/// * KV cache bases of a layer need eight f64 matrices of the order of a head, and three times the
+///   stored size;
+/// * the results within the window of steps may wait to be written.
+///
+/// Stages do not overlap, and later stages reuse freed memory.
+fn bytes_of_units(
+    jobs: &[WriteStep],
+    hyper: &HyperParameters,
+    stages_before: u64,
+    window: usize,
+    threads: usize,
+    vocabulary: u64,
+) -> u64 {
+    let threads_used = threads.min(jobs.len()) as u64;
+    let of = |job: &WriteStep, what: &dyn Fn(&UnitPlan) -> u64, bases: u64| match job {
+        WriteStep::Compute(unit) => what(unit),
+        WriteStep::PassThrough(_) => 0,
+        WriteStep::KvBases(_) => bases,
+    };
+    let bases = kv_bases::working_bytes(hyper);
+    let largest = jobs.iter().map(|job| of(job, &unit_bytes, bases)).max();
+    let largest = largest.unwrap_or(0);
+    let bases = kv_bases::layer_bytes(hyper);
+    let waiting = jobs
+        .windows(window.clamp(1, jobs.len().max(1)))
+        .map(|jobs| jobs.iter().map(|job| of(job, &result_bytes, bases)).sum())
+        .max()
+        .unwrap_or(0);
+    let stages = (threads_used * largest + waiting).max(stages_before);
+    BASE_BYTES + threads_used * BYTES_PER_THREAD + VOCABULARY_FACTOR * vocabulary + stages
+}
+
+fn shape(unit: &UnitPlan) -> (u64, u64) {
+    let rows = unit.members.iter().map(|m| m.rows as u64).sum();
+    (rows, unit.members.first().map_or(0, |m| m.cols as u64))
+}
+
+fn spectrum_bytes(unit: &UnitPlan, request: &PlanRequest) -> u64 {
+    let (rows, cols) = shape(unit);
+    let order = match request.method {
+        Method::PerProjection | Method::Quantise => rows.min(cols),
+        Method::SharedBasis => cols,
+    };
+    let rotated = if stages::evaluates_rotation(request) {
+        4 * 6 * cols * cols
+    } else {
+        0
+    };
+    4 * rows * cols + (8 * 3 * order * order).max(rotated) + panels(rows, cols)
+}
+
+fn unit_bytes(unit: &UnitPlan) -> u64 {
+    let (rows, cols) = shape(unit);
+    let rank = unit.rank().unwrap_or(0) as u64;
+    let svd = unit
+        .members
+        .iter()
+        .any(|m| m.projection().map(ProjectionKind::dense) == Some(ProjectionKind::Down));
+    let decomposition = match unit.form {
+        MatrixForm::Unchanged => return 0,
+        // Results are counted while waiting.
+        MatrixForm::Dense { .. } => {
+            return joint_row_bytes(unit, CARRIED_ELEMENTS) + ENCODING_BYTES + result_bytes(unit);
+        }
+        MatrixForm::ColumnGroups { .. } => {
+            return column_group_bytes(unit) + ENCODING_BYTES + result_bytes(unit);
+        }
+        MatrixForm::LowRank { .. } | MatrixForm::Residual { .. } if svd => {
+            8 * (2 * rows * cols + 8 * rows.min(cols).pow(2))
+        }
+        MatrixForm::LowRank { .. } | MatrixForm::Residual { .. } => 8 * 6 * rows.min(cols).pow(2),
+        MatrixForm::SharedBasis { .. } => 8 * 6 * cols * cols,
+    };
+    let factors = rank * (rows + cols) * 4 * 8;
+    let base = match unit.form {
+        MatrixForm::Residual { .. } => 3 * 4 * rows * cols,
+        _ => 0,
+    };
+    4 * rows * cols + base + decomposition + factors + panels(rows, cols)
+}
+
+/// Returns the memory of all rows, original and decoded in chunks; with joint rows the second
+/// moment of their gradients twice in f32 and once in f64, with losses, carried errors and stored
+/// values; two column products, with those of rotated inputs and their sources.
+fn column_group_bytes(unit: &UnitPlan) -> u64 {
+    let (rows, cols) = shape(unit);
+    let squares = match &unit.form {
+        MatrixForm::ColumnGroups { codes } if codes.is_rotated() => 6,
+        _ => 4,
+    };
+    4 * rows * cols + joint_row_bytes(unit, CARRIED_ELEMENTS + 4) + 4 * squares * cols * cols
+}
+
+/// Numbers of carried errors per weight of joint rows.
+const CARRIED_ELEMENTS: u64 = 1;
+
+/// Returns the memory of joint rows: the second moment of their gradients, and `numbers` elements
+/// per weight.
+fn joint_row_bytes(unit: &UnitPlan, numbers: u64) -> u64 {
+    let (_, cols) = shape(unit);
+    let members = unit.members.iter();
+    let largest = members.map(|member| match member.matrix {
+        MatrixId::Projection { .. } => {
+            let together = gradient::outputs_together(member.rows) as u64;
+            16 * together * together + 4 * numbers * together * cols
+        }
+        MatrixId::Embedding | MatrixId::Head => 0,
+    });
+    largest.max().unwrap_or(0)
+}
+
+fn panels(rows: u64, cols: u64) -> u64 {
+    2 * 8 * 512 * rows.max(cols).min(rows.min(cols).max(512))
+}
+
+/// A chunk of rows, original and decoded.
+const ENCODING_BYTES: u64 = 16 << 20;
+
+fn result_bytes(unit: &UnitPlan) -> u64 {
+    unit.bytes_after()
+}
+
+#[cfg(test)]
+mod tests;
