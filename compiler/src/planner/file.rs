@@ -7,8 +7,9 @@ use crate::calibrate::Calibration;
 use crate::layout;
 use crate::options::Treatment;
 use crate::plan::{
-    self, Budget, MatrixForm, ModelFileTypes, Plan, PlanError, PlanRequest, UnitPlan,
+    self, Budget, MatrixForm, ModelFileTypes, Plan, PlanError, PlanRequest, UnitMatrix, UnitPlan,
 };
+use crate::profile;
 
 /// Iterations of planning with the bytes left over by the iteration before.
 const MAX_ITERATIONS: usize = 6;
@@ -66,20 +67,12 @@ impl ArtifactParts<'_> {
                 source_bytes,
             });
         }
-        let factors = request.codes.evaluates_factors();
-        let saved = kept.units().iter().map(|unit| {
-            let least = unit.members.iter().map(|member| {
-                let values = (member.rows * member.cols) as u64;
-                let dense = values * LEAST_BITS / 8;
-                let rank_1 = (member.rows + member.cols) as u64 * LEAST_BITS / 8;
-                let is_projection = member.matrix.projection().is_some();
-                if factors && is_projection {
-                    rank_1
-                } else {
-                    dense
-                }
-            });
-            unit.bytes_after().saturating_sub(least.sum())
+        let members = kept.units().iter().flat_map(|unit| &unit.members);
+        let members: Vec<UnitMatrix> = members.copied().collect();
+        let evaluates_factors = request.codes.evaluates_factors();
+        let saved = profile::input_groups(&members).map(|group| {
+            let before: u64 = group.iter().map(UnitMatrix::bytes).sum();
+            before.saturating_sub(smallest_bytes(group, evaluates_factors))
         });
         let least = length.saturating_sub(saved.sum());
         if total < least {
@@ -118,6 +111,20 @@ impl ArtifactParts<'_> {
         let units = units.map(|member| UnitPlan::new(vec![member], MatrixForm::Unchanged));
         plan::validated(hyper, request.clone(), units.collect(), Vec::new(), &types)
     }
+}
+
+/// Returns a lower bound for the bytes of matrices with the same input.
+fn smallest_bytes(group: &[UnitMatrix], evaluates_factors: bool) -> u64 {
+    let factors = |members: &[UnitMatrix]| {
+        let may_have = evaluates_factors && members.iter().all(|of| of.projection().is_some());
+        let bytes = may_have.then(|| profile::smallest_factor_bytes(members));
+        bytes.flatten().unwrap_or(u64::MAX)
+    };
+    let each = group.iter().map(|member| {
+        let dense = member.parameters() * LEAST_BITS / 8;
+        dense.min(factors(std::slice::from_ref(member)))
+    });
+    each.sum::<u64>().min(factors(group))
 }
 
 /// Converts bits per weight, and a ratio of the source's bytes, to the size of a file.

@@ -233,6 +233,16 @@ fn ranks(limit: usize) -> impl Iterator<Item = usize> {
     })
 }
 
+/// Returns the bytes of the smallest factors that are evaluated for matrices with the same input;
+/// `None` if they are too small to have factors.
+pub(crate) fn smallest_factor_bytes(members: &[UnitMatrix]) -> Option<u64> {
+    let cols = members.first()?.cols;
+    let outs: usize = members.iter().map(|member| member.rows).sum();
+    let rank = ranks(outs.min(cols)).next()?;
+    let forms = forms(members, rank);
+    forms.iter().map(|form| form.bytes(members)).min()
+}
+
 fn forms(members: &[UnitMatrix], rank: usize) -> Vec<MatrixForm> {
     let cols = members.first().map_or(0, |member| member.cols);
     let mut forms: Vec<MatrixForm> = Vec::with_capacity(FACTOR_TYPES.len());

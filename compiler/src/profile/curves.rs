@@ -11,7 +11,7 @@ use super::bound::LowRankSummary;
 use super::rank;
 use super::sample::{ErrorCost, RowSample, costs};
 use crate::calibrate::CalibratedInput;
-use crate::event::{Event, Measurement, Progress};
+use crate::event::{Progress, Task};
 use crate::math::codes::MAX_ROW_RATIO;
 use crate::math::{FactoriseError, SecondMoment};
 use crate::options::{CodeKinds, EffortSettings};
@@ -79,10 +79,7 @@ pub fn measure(
     } else {
         Vec::new()
     };
-    watch.report(Event::Measuring(
-        Measurement::Curves,
-        members.len() + groups.len(),
-    ));
+    watch.begin(Task::Curves, members.len() + groups.len());
     let mut closest = LowRankSummary::default();
     let measured = watch.run_steps(
         threads,

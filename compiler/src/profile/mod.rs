@@ -9,11 +9,13 @@ mod sample;
 
 use htc_formats::source::ModelFile;
 
+pub(crate) use bound::smallest_factor_bytes;
 use curves::CurveInputs;
+pub(crate) use rank::input_groups;
 
 use crate::calibrate::{Calibration, StoredLayer};
 use crate::device::Device;
-use crate::event::{Event, Measurement, Progress};
+use crate::event::{Progress, Task};
 use crate::gradient::Gradients;
 use crate::options::TargetMachine;
 use crate::options::{CodeKinds, FirstPositions, GaugeKind, Treatment};
@@ -210,7 +212,7 @@ fn spectra(
 ) -> Result<Vec<Vec<f64>>, MakeError> {
     let (source, units) = (measured.ordered(), measured.units);
     let shared = request.method == Method::SharedBasis;
-    watch.report(Event::Measuring(Measurement::Spectra, units.len()));
+    watch.begin(Task::Spectra, units.len());
     watch.run_steps(
         measured.threads(),
         units.len(),

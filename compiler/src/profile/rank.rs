@@ -15,10 +15,15 @@ use crate::plan::{
 };
 use crate::unit::{MakeError, decomposition_path, dense_weight, dense_weights};
 
-/// Returns the groups that may share a basis: Q, K, V and gate, up.
-pub(super) fn groups(members: &[UnitMatrix]) -> Vec<Vec<UnitMatrix>> {
+/// Yields matrices with the same input together: Q, K, V and gate, up; others alone.
+pub(crate) fn input_groups(members: &[UnitMatrix]) -> impl Iterator<Item = &[UnitMatrix]> {
     let of = |member: &UnitMatrix| Some((member.matrix.layer()?, member.projection()?.group()?));
-    let groups = members.chunk_by(|a, b| of(a).is_some() && of(a) == of(b));
+    members.chunk_by(move |a, b| of(a).is_some() && of(a) == of(b))
+}
+
+/// Returns the groups that may share a basis.
+pub(super) fn groups(members: &[UnitMatrix]) -> Vec<Vec<UnitMatrix>> {
+    let groups = input_groups(members);
     let shares = |group: &&[UnitMatrix]| {
         let outs: usize = group.iter().map(|member| member.rows).sum();
         group.len() > 1 && group[0].cols <= plan::MAX_ASPECT * outs

@@ -132,3 +132,22 @@ fn summary_names_the_closest_candidate() {
             .ends_with("low rank: evaluated 1 of 2 candidates")
     );
 }
+
+#[test]
+fn smallest_factors_are_those_of_the_least_rank() {
+    let group = [
+        member(ProjectionKind::Q, 512, 256),
+        member(ProjectionKind::K, 128, 256),
+    ];
+    for members in [&group[..1], &group[1..], &group[..]] {
+        let outs: usize = members.iter().map(|member| member.rows).sum();
+        let all = ranks(outs.min(256)).flat_map(|rank| forms(members, rank));
+        let least = all.map(|form| form.bytes(members)).min();
+        assert_eq!(smallest_factor_bytes(members), least);
+    }
+    // Of rank 8: 256 inputs in 4.5 bits, and 512 rows that are no whole blocks in f16.
+    let bytes = 8 * 256 * 9 / 16 + 2 * 8 * 512;
+    assert_eq!(smallest_factor_bytes(&group[..1]), Some(bytes));
+    let tiny = [member(ProjectionKind::Q, 4, 4)];
+    assert_eq!(smallest_factor_bytes(&tiny), None);
+}
