@@ -10,7 +10,14 @@ use crate::plan::{MatrixForm, Method, Plan, UnitPlan};
 use crate::unit::{CACHE_CAPACITY, kv_bases, truncated_projections};
 use crate::{calibrate, gradient, make, measure, profile, tune};
 
-/// Returns an upper bound of the memory of a compilation, without the mapped source.
+/// Returns an upper bound of the memory of a compilation without the mapped source: that of the
+/// largest stage, which reuses what the stages before it have freed.
+///
+/// ```text
+/// BASE + threads · (PER_THREAD + FREED) + VOCABULARY · vocabulary
+///   + max( calibration,  backward pass,  moments + planning,  moments + units + kept logits,
+///          two models executed + kept logits,  tuning + kept logits )
+/// ```
 pub(super) fn peak_bytes(options: &CompileOptions, expected: &EstimateInputs) -> u64 {
     let EstimateInputs {
         source,
@@ -20,50 +27,45 @@ pub(super) fn peak_bytes(options: &CompileOptions, expected: &EstimateInputs) ->
         ..
     } = *expected;
     let (hyper, threads) = (&source.hyper, options.threads);
-    let jobs = layout::write_steps(source, plan, treatment.bias);
-    let window = make::pending_limit(&jobs, hyper.layers, threads);
-    let before = bytes_before_units(options, expected);
-    let vocabulary = expected.vocabulary;
-    let units = bytes_of_units(&jobs, hyper, before, window, threads, vocabulary);
+    let positions = text.map_or(0, TextSize::held_out_tokens);
+    let logits = measure::kept_bytes(positions as u64, hyper.vocabulary);
+    // An artifact without a calibration is measured on the shipped text.
+    let shipped_context = DEFAULT_CONTEXT.min(hyper.context);
+    let context = text.map_or(shipped_context, |text| text.context);
+    let on_device = expected.uses_device_memory;
+    let sessions = if on_device {
+        0
+    } else {
+        session_bytes(hyper, context)
+    };
+    let gauged = treatment.gauge != GaugeKind::None;
+    let moments = text.map_or(0, |_| moment_bytes(hyper, threads, gauged));
     let copies = if expected.uses_device_algebra {
         threads as u64 * matrices::host_copy_bytes(hyper.width)
     } else {
         0
     };
-    let units = units.saturating_add(copies);
-    let tuning = match (expected.tune, text) {
-        (0, _) | (_, None) => 0,
-        (_, Some(text)) => {
-            let ends = u64::from(options.artifact.planes);
-            ends * gradient::distillation_memory(hyper, &source.spec(), text.context)
-                + tune::memory_bytes(hyper, text.context)
-        }
-    };
-    // An artifact without a calibration is measured on the shipped text.
-    let shipped_context = DEFAULT_CONTEXT.min(hyper.context);
-    let sessions = if expected.uses_device_memory {
-        0
-    } else {
-        session_bytes(hyper, text.map_or(shipped_context, |text| text.context))
-    };
-    let calibrated = text.map_or(0, |text| {
-        let gauged = treatment.gauge != GaugeKind::None;
-        calibration_bytes(hyper, text.context, threads, gauged)
-    });
-    let peak = calibrated + sessions + units.max(tuning);
-    // Arenas of the C library retain freed memory: a third was observed.
-    let retained = if planning_needs_gradients(options) && threads > 1 {
-        peak / 2
+    let jobs = layout::write_steps(source, plan, treatment.bias);
+    let stages = [
+        text.map_or(0, |text| calibration_bytes(hyper, text.context)),
+        gradient_bytes(options, expected),
+        moments + copies + planning_bytes(options, expected),
+        moments + copies + bytes_of_units(&jobs, hyper, threads) + logits,
+        sessions + logits,
+        tuning_bytes(options, expected) + logits,
+    ];
+    let freed = if planning_needs_gradients(options) {
+        FREED_PER_THREAD
     } else {
         0
     };
-    let positions = text.map_or(0, TextSize::held_out_tokens);
-    peak + retained + measure::kept_bytes(positions as u64, hyper.vocabulary)
+    let threads = threads as u64 * (BYTES_PER_THREAD + freed);
+    let base = BASE_BYTES + threads + VOCABULARY_FACTOR * expected.vocabulary;
+    base + stages.into_iter().max().unwrap_or(0)
 }
 
-/// Returns the memory of the stages between the calibration and the units: spectra or losses by
-/// type, the backward pass, the search of axiom gauges.
-fn bytes_before_units(options: &CompileOptions, expected: &EstimateInputs) -> u64 {
+/// Returns the memory of spectra or losses by type, and of the search of axiom gauges.
+fn planning_bytes(options: &CompileOptions, expected: &EstimateInputs) -> u64 {
     let EstimateInputs {
         source, plan, text, ..
     } = *expected;
@@ -76,63 +78,84 @@ fn bytes_before_units(options: &CompileOptions, expected: &EstimateInputs) -> u6
     };
     let measured = if measures { plan.units() } else { &[] };
     let spectra = measured.iter().map(|u| spectrum_bytes(u, plan.request()));
-    let spectra = threads as u64 * spectra.max().unwrap_or(0);
-    let goes_back = planning_needs_gradients(options) || plan.needs_gradients();
-    let back = match (goes_back, text) {
-        (true, Some(text)) => gradient::needed_memory(&source.hyper, &source.spec(), text.context),
-        _ => 0,
-    };
+    let spectra = sum_of_largest(spectra, threads);
     let axiom = match expected.treatment.gauge {
         GaugeKind::Axiom => axiom_gauge_bytes(&source.hyper, plan, threads),
         _ => 0,
     };
-    spectra.max(back).max(axiom)
+    spectra.max(axiom)
+}
+
+/// Returns the memory of the backward pass, if there is one.
+fn gradient_bytes(options: &CompileOptions, expected: &EstimateInputs) -> u64 {
+    let EstimateInputs {
+        source, plan, text, ..
+    } = *expected;
+    let goes_back = planning_needs_gradients(options) || plan.needs_gradients();
+    text.filter(|_| goes_back).map_or(0, |text| {
+        gradient::needed_memory(&source.hyper, &source.spec(), text.context)
+    })
+}
+
+fn tuning_bytes(options: &CompileOptions, expected: &EstimateInputs) -> u64 {
+    let EstimateInputs {
+        source, text, tune, ..
+    } = *expected;
+    text.filter(|_| tune > 0).map_or(0, |text| {
+        let (hyper, ends) = (&source.hyper, u64::from(options.artifact.planes));
+        ends * gradient::distillation_memory(hyper, &source.spec(), text.context)
+            + tune::memory_bytes(hyper, text.context)
+    })
 }
 
 /// Code's data, stacks, the model's tables.
 const BASE_BYTES: u64 = 8 << 20;
 /// Stack, and packed panels of matrix products.
 const BYTES_PER_THREAD: u64 = 4 << 20;
+/// Freed memory in the heap of a thread until it is returned to the system, where losses by type are
+/// measured.
+const FREED_PER_THREAD: u64 = 64 << 20;
 /// Texts, merges, serialised form.
 const VOCABULARY_FACTOR: u64 = 4;
 
-/// Returns an upper bound for calibration statistics: f64 second moments of the four activation
-/// points of two layers with roots and inverses; one more and a product per thread. The moment of
-/// the hidden layer has no root, and without a gauge is held once. During forward passes only the
-/// sums of one layer and the activations of a batch are in memory.
-///
-/// For mixtures it adds the sums of a layer with those of all its experts. The cache of moments then
-/// holds inputs of experts, and threads work on up to `threads / 3`, rounded up, experts at a time,
-/// each with a moment of its hidden units.
-fn calibration_bytes(hyper: &HyperParameters, context: usize, threads: usize, gauged: bool) -> u64 {
-    let square = |n: usize| 8 * (n as u64).pow(2);
-    let (width, heads) = (square(hyper.width), square(hyper.heads * hyper.head_size));
+/// Returns an upper bound for the forward passes of a calibration: the sums of one layer, with those
+/// of all its experts, the activations of a batch, and the KV cache.
+fn calibration_bytes(hyper: &HyperParameters, context: usize) -> u64 {
     let ffn = hyper
         .forward
         .experts
         .map_or(hyper.ffn, |experts| experts.ffn);
-    let hidden = square(ffn);
-    let of_inputs = 2 * (2 * 3 * width + 3 * heads);
-    let (of_inputs, hidden_in_use, experts) = match hyper.forward.experts {
-        None => (of_inputs, 1, 0),
-        Some(_) => (
-            of_inputs.max(CACHE_CAPACITY as u64 * 3 * width),
-            threads.div_ceil(3) as u64,
-            calibrate::sums_bytes(hyper),
-        ),
-    };
     let batch = 512 * 4 * (8 * hyper.width + 4 * ffn + 4 * hyper.heads * hyper.head_size);
     // With queries, keys and values by head.
     let summed = 4 * hyper.width + ffn + (hyper.heads + 3 * hyper.kv_heads) * hyper.head_size;
-    let of_hidden = if gauged { 4 * hidden } else { hidden };
-    of_inputs
-        + hidden_in_use * of_hidden
-        + threads as u64 * 2 * width.max(heads).max(hidden)
+    calibrate::sums_bytes(hyper)
         + (batch + 512 * 4 * summed) as u64
-        + experts
         // Though one layer at a time is executed.
         + 2 * 4 * (hyper.layers * hyper.kv_heads * hyper.head_size) as u64
             * context.max(512) as u64
+}
+
+/// Returns an upper bound for the statistics that planning and units read: f64 second moments of the
+/// four activation points of two layers with roots and inverses; one more and a product per thread.
+/// The moment of the hidden layer has no root, and without a gauge is held once.
+///
+/// With experts the cache of moments holds their inputs, and threads work on up to `threads / 3`,
+/// rounded up, experts at a time, each with a moment of its hidden units.
+fn moment_bytes(hyper: &HyperParameters, threads: usize, gauged: bool) -> u64 {
+    let square = |n: usize| 8 * (n as u64).pow(2);
+    let (width, heads) = (square(hyper.width), square(hyper.heads * hyper.head_size));
+    let of_inputs = 2 * (2 * 3 * width + 3 * heads);
+    let (ffn, of_inputs, hidden_in_use) = match hyper.forward.experts {
+        None => (hyper.ffn, of_inputs, 1),
+        Some(experts) => (
+            experts.ffn,
+            of_inputs.max(CACHE_CAPACITY as u64 * 3 * width),
+            threads.div_ceil(3) as u64,
+        ),
+    };
+    let hidden = square(ffn);
+    let of_hidden = if gauged { 4 * hidden } else { hidden };
+    of_inputs + hidden_in_use * of_hidden + threads as u64 * 2 * width.max(heads).max(hidden)
 }
 
 /// Returns the memory of two models executed together, with logits. They run when no unit is
@@ -168,12 +191,8 @@ fn axiom_gauge_bytes(hyper: &HyperParameters, plan: &Plan, threads: usize) -> u6
     largest * threads.min(hyper.layers) as u64
 }
 
-/// Returns an upper bound of the memory of making the units, and of the stages before it:
-///
-/// ```text
-/// BASE + threads · PER_THREAD + VOCABULARY · vocabulary
-///   + max( threads · largest spectrum,  threads · largest search of a gauge,  threads · largest unit + largest results in flight )
-/// ```
+/// Returns an upper bound of the memory of making the units: the largest of them on all threads, and
+/// the results that may wait to be written.
 ///
 /// With `q` and `l` the shorter and longer side of a unit's weight and `r` its rank,
 ///
@@ -183,35 +202,30 @@ fn axiom_gauge_bytes(hyper: &HyperParameters, plan: &Plan, threads: usize) -> u6
 ///   value decomposition (`down`) eight and the weights twice in f64; the factors four times (f64,
 ///   f32, encoded, decoded); two panels of 512 rows;
 /// * KV cache bases of a layer need eight f64 matrices of the order of a head, and three times the
-///   stored size;
-/// * the results within the window of steps may wait to be written.
-///
-/// Stages do not overlap, and later stages reuse freed memory.
-fn bytes_of_units(
-    jobs: &[WriteStep],
-    hyper: &HyperParameters,
-    stages_before: u64,
-    window: usize,
-    threads: usize,
-    vocabulary: u64,
-) -> u64 {
-    let threads_used = threads.min(jobs.len()) as u64;
+///   stored size.
+fn bytes_of_units(jobs: &[WriteStep], hyper: &HyperParameters, threads: usize) -> u64 {
     let of = |job: &WriteStep, what: &dyn Fn(&UnitPlan) -> u64, bases: u64| match job {
         WriteStep::Compute(unit) => what(unit),
         WriteStep::PassThrough(_) => 0,
         WriteStep::KvBases(_) => bases,
     };
     let bases = kv_bases::working_bytes(hyper);
-    let largest = jobs.iter().map(|job| of(job, &unit_bytes, bases)).max();
-    let largest = largest.unwrap_or(0);
+    let at_once = sum_of_largest(jobs.iter().map(|job| of(job, &unit_bytes, bases)), threads);
     let bases = kv_bases::layer_bytes(hyper);
+    let window = make::pending_limit(jobs, hyper.layers, threads);
     let waiting = jobs
         .windows(window.clamp(1, jobs.len().max(1)))
         .map(|jobs| jobs.iter().map(|job| of(job, &result_bytes, bases)).sum())
         .max()
         .unwrap_or(0);
-    let stages = (threads_used * largest + waiting).max(stages_before);
-    BASE_BYTES + threads_used * BYTES_PER_THREAD + VOCABULARY_FACTOR * vocabulary + stages
+    at_once + waiting
+}
+
+/// Returns the bytes of the largest units together, one for each thread.
+fn sum_of_largest(bytes: impl Iterator<Item = u64>, threads: usize) -> u64 {
+    let mut bytes: Vec<u64> = bytes.collect();
+    bytes.sort_unstable_by(|a, b| b.cmp(a));
+    bytes.into_iter().take(threads).sum()
 }
 
 fn shape(unit: &UnitPlan) -> (u64, u64) {

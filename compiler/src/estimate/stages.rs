@@ -120,6 +120,9 @@ fn gradient_sums(hyper: &HyperParameters, member: &UnitMatrix) -> f64 {
     }
 }
 
+/// Classes of rows of a matrix; two to four were seen.
+const USUAL_CLASSES: usize = 3;
+
 pub fn evaluates_rotation(request: &PlanRequest) -> bool {
     request.method == Method::Quantise
         && request.codes.rotates()
@@ -144,9 +147,12 @@ pub fn curve_seconds(
             .into_iter()
             .filter(|code| code.bits() % 2 == 0);
         let searched: f64 = bands.clone().map(|code| search_cost(code.kind())).sum();
+        // Codes of column groups are measured on all rows and on each class of rows.
+        let most = USUAL_CLASSES * effort.sampled_rows;
+        let of_classes = 1.0 + member.rows.min(most) as f64 / rows;
         let errors = 2.0 * rows * cols * cols;
-        let measured = types + bands.count() as f64;
-        let codings = types * coding_cost(member.cols) + searched;
+        let measured = types + of_classes * bands.count() as f64;
+        let codings = types * coding_cost(member.cols) + of_classes * searched;
         let bounds = if codes.includes_gguf() && member.projection().is_some() {
             2.0 * bound::rows_for_bound(member.rows, member.cols) as f64 * cols * cols
         } else {

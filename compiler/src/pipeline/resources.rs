@@ -19,9 +19,6 @@ use crate::system::{disk, memory};
 /// of all kinds are factorised there, with ranks close to their maximum.
 const ESTIMATE_RATIO: f64 = 0.5;
 
-/// Plans of a choice by the method quantise: mixed types, and the best single one.
-const USUAL_PLANS: usize = 2;
-
 /// Predicted costs of a compilation, and the disk space that it has.
 pub(super) struct Resources {
     /// Predicted costs; the bytes of the artifact are exact.
@@ -53,12 +50,9 @@ pub(super) fn check_before_work(
         None => None,
     };
     let request = plan.request();
-    let plans = match request.method {
-        Method::Quantise => USUAL_PLANS,
-        Method::PerProjection | Method::SharedBasis => 1,
-    };
     let held_out = text.is_some_and(|text| text.held_out > 0);
-    let choice = choice_request(options, request, text.is_some(), held_out, plans)?;
+    // A single type for all matrices is rarely close enough to be made as well.
+    let choice = choice_request(options, request, text.is_some(), held_out, 1)?;
     let treatment = choice.treatment.resolve(choice.calibrated)?;
     let bytes = predicted_bytes(checked, options, &plan);
     let needed = disk_space_needed(options, checked, request, &choice, bytes);
