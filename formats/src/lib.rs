@@ -14,6 +14,7 @@ pub mod htz;
 pub mod learnt;
 pub mod limits;
 pub mod map;
+pub mod memory;
 pub mod metadata;
 pub mod model;
 mod names;

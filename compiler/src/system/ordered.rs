@@ -3,6 +3,13 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use htc_formats::memory;
+
+/// Time after which freed memory is returned to the system: often enough that it stays near the memory
+/// in use, and so rarely that no time goes into it.
+const TRIM_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Error returned when no thread can be started.
 #[derive(Debug, thiserror::Error)]
@@ -104,6 +111,7 @@ pub fn for_each<T: Send, E: Send + From<ThreadError>>(
                 Err(_) => break,
             }
         }
+        let mut trimmed = Instant::now();
         for job in 0..jobs {
             let mut state = shared.lock();
             let result = loop {
@@ -117,6 +125,10 @@ pub fn for_each<T: Send, E: Send + From<ThreadError>>(
             };
             drop(state);
             consume(job, result?)?;
+            if trimmed.elapsed() > TRIM_INTERVAL {
+                memory::release_freed();
+                trimmed = Instant::now();
+            }
             shared.lock().consumed = job + 1;
             shared.changed.notify_all();
         }
