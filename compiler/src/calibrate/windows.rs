@@ -47,8 +47,8 @@ impl Windows {
         Ok(Windows { tokens, context })
     }
 
-    /// Splits into at most `most` calibration windows and held-out windows after them; see
-    /// [`split_counts`].
+    /// Splits into at most `most` calibration windows and held-out windows after them: at least a
+    /// quarter, and surplus text up to half of the calibration windows or `MAX_HELD_OUT`.
     pub fn hold_out(mut self, most: usize) -> (Windows, Option<Windows>) {
         let context = self.context;
         let (first, held) = split_counts(self.count(), most);
@@ -114,9 +114,8 @@ impl Windows {
     }
 }
 
-/// Returns the numbers of calibration windows and of held-out windows among `count`: at most `most`
-/// calibration windows; held out are at least a quarter, and surplus text up to half of the
-/// calibration windows or `MAX_HELD_OUT`.
+/// Returns the numbers of calibration windows and of held-out windows of
+/// [`Windows::hold_out`] among `count`.
 pub(crate) fn split_counts(count: usize, most: usize) -> (usize, usize) {
     let least = (count.min(most) / 4).max(2).min(count.saturating_sub(1));
     let first = most.min(count - least);
