@@ -37,7 +37,7 @@ pub enum Event<'a> {
     Note(&'a str),
     /// Folder of finished work; `None` if nothing is kept any more.
     KeptFolder(Option<&'a Path>),
-    /// A candidate is made and measured.
+    /// A candidate is made and measured, or an interrupted run has measured it.
     Trial {
         /// Treatment of weights.
         treatment: Treatment,
@@ -46,7 +46,7 @@ pub enum Event<'a> {
     },
 }
 
-/// Kind of task, the parts of a progress display.
+/// Kind of task of a compilation, an analysis or an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Task {
@@ -77,7 +77,9 @@ pub enum Task {
     Sealing,
     /// Evaluating a candidate on windows of a text.
     Measuring,
-    /// Tuning norms and rows; the steps are at most so many.
+    /// Evaluating the chosen artifact.
+    Quality,
+    /// Tuning norms and rows; it may end before its last step.
     Tuning,
     /// Measurements of an analysis.
     Analysis,
@@ -99,6 +101,7 @@ htc_formats::names!(Task {
     SourceTensors "adding the source",
     Sealing "sealing",
     Measuring "measuring",
+    Quality "measuring the result",
     Tuning "tuning",
     Analysis "analysis",
     Exporting "exporting",
@@ -111,7 +114,8 @@ pub struct CostEstimate {
     pub tasks: Vec<TaskEstimate>,
     /// Bytes of memory at most, beside the mapped source.
     pub memory: u64,
-    /// Bytes of disk space at most: the artifact, unfinished candidates and the cache.
+    /// Bytes of disk space at most that are still to be written: the artifact, unfinished candidates,
+    /// and before a calibration its cache.
     pub disk: u64,
 }
 

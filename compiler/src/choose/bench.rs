@@ -104,13 +104,13 @@ impl<'a> CandidateEvaluator<'a> {
     ) -> Result<Candidate, TrialError> {
         let artifact = self.artifact(self.selection.builder.key(plan, treatment));
         let digest = windows.digest();
+        let ratio = plan.ratio();
+        self.progress().report(Event::Trial { treatment, ratio });
         let (trial, distance): (Trial, Distance) = match artifact.measurements(digest) {
             Some(found) => found,
             None => {
-                let ratio = plan.ratio();
-                self.progress().report(Event::Trial { treatment, ratio });
                 let built = self.selection.builder.build(plan, treatment)?;
-                let (evaluation, distance) = self.evaluate(built.key, windows)?;
+                let (evaluation, distance) = self.evaluate(Task::Measuring, built.key, windows)?;
                 let searches = &built.treatment_report.axiom;
                 let sum = |of: fn(&AxiomSearch) -> f64| searches.iter().map(of).sum::<f64>();
                 let tail = (sum(|s| s.before), sum(|s| s.after));
@@ -185,11 +185,12 @@ impl<'a> CandidateEvaluator<'a> {
 
     pub(super) fn evaluate(
         &self,
+        task: Task,
         key: Digest,
         windows: &Windows,
     ) -> Result<(Evaluation, Distance), TrialError> {
         let model = self.time_stage(Stage::Measure, || self.load_artifact(key))?;
-        self.evaluate_at(&model, ActiveSetting::FULL, windows)
+        self.evaluate_at(task, &model, ActiveSetting::FULL, windows)
     }
 
     pub(super) fn load_artifact(&self, key: Digest) -> Result<Arc<Model>, TrialError> {
@@ -199,12 +200,13 @@ impl<'a> CandidateEvaluator<'a> {
 
     pub(super) fn evaluate_at(
         &self,
+        task: Task,
         model: &Arc<Model>,
         setting: ActiveSetting,
         windows: &Windows,
     ) -> Result<(Evaluation, Distance), TrialError> {
         let found = self.time_stage(Stage::Measure, || {
-            self.progress().begin(Task::Measuring, windows.count());
+            self.progress().begin(task, windows.count());
             let progress = |_, _| self.progress().step_done("");
             let mut kept = self.selection.reference.borrow_mut();
             let source = Some((&self.model, &mut *kept));

@@ -6,6 +6,7 @@ use htc_loader::dial::{ActiveFraction, ActiveSetting, WeightBytes};
 use super::bench::CandidateEvaluator;
 use super::{SelectedArtifact, Selection, TrialError};
 use crate::calibrate::windows::HeldOut;
+use crate::event::Task;
 use crate::make::BuiltArtifact;
 use crate::measure::Distance;
 
@@ -66,7 +67,8 @@ impl Selection<'_> {
         let dial = model.dial();
         let mut points = Vec::new();
         for setting in measured_settings(dial) {
-            let (evaluation, distance) = bench.evaluate_at(&model, setting, &windows)?;
+            let (evaluation, distance) =
+                bench.evaluate_at(Task::Quality, &model, setting, &windows)?;
             points.push(ActiveFractionPoint {
                 refinements: setting.refinements as u64,
                 bytes: dial.active_bytes(setting),

@@ -26,6 +26,7 @@ use std::fmt;
 use htc_formats::htz::{ActiveFractionPoint, Digest};
 
 use crate::calibrate::windows::{HeldOut, Windows};
+use crate::event::Task;
 use crate::make::{ArtifactBuilder, BuiltArtifact};
 use crate::measure::{Evaluation, ReferenceLogits};
 use crate::options::{QualityLimit, Treatment};
@@ -201,7 +202,7 @@ impl<'a> Selection<'a> {
             );
             return Ok(None);
         };
-        let (evaluation, distance) = bench.evaluate(key, &windows)?;
+        let (evaluation, distance) = bench.evaluate(Task::Quality, key, &windows)?;
         notes.extend(bench.put_quality(
             key,
             &windows,

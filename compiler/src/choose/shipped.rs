@@ -39,7 +39,7 @@ impl Selection<'_> {
         let most = SHIPPED_WINDOWS * context * MAX_TOKEN_CHARS;
         let text: String = shipped_text(|_| true).chars().take(most).collect();
         let windows = Windows::new(&tokenizer, &text, context, Some(SHIPPED_WINDOWS))?;
-        progress.begin(Task::Measuring, windows.count());
+        progress.begin(Task::Quality, windows.count());
         let measured = device::run_on_cpu(builder.device.pool().threads(), |device| {
             measure::evaluate_windows(
                 device,

@@ -8,6 +8,7 @@ use htc_loader::dial::ActiveSetting;
 use super::bench::{Candidate, CandidateEvaluator, Trial};
 use super::{ACTIVE_FRACTION_POINTS, TrialError};
 use crate::calibrate::windows::Windows;
+use crate::event::Task;
 use crate::make::BuiltArtifact;
 use crate::measure::{Distance, Evaluation};
 use crate::system::clock::Stage;
@@ -93,7 +94,12 @@ impl CandidateEvaluator<'_> {
                 refinements: 0,
                 ..ActiveSetting::FULL
             };
-            let found = self.evaluate_at(&self.load_artifact(of.key)?, setting, windows)?;
+            let found = self.evaluate_at(
+                Task::Measuring,
+                &self.load_artifact(of.key)?,
+                setting,
+                windows,
+            )?;
             Ok::<_, TrialError>(found.1.kl)
         };
         if holds
@@ -182,7 +188,7 @@ impl CandidateEvaluator<'_> {
         if let Some(found) = artifact.measurements(digest) {
             return Ok(found);
         }
-        let found = self.evaluate(built.key, windows)?;
+        let found = self.evaluate(Task::Measuring, built.key, windows)?;
         artifact.store_measurements(digest, &found)?;
         Ok(found)
     }

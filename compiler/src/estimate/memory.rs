@@ -15,7 +15,8 @@ use crate::{calibrate, gradient, make, measure, profile, tune};
 ///
 /// ```text
 /// BASE + threads · (PER_THREAD + FREED) + VOCABULARY · vocabulary
-///   + max( calibration,  backward pass,  moments + planning,  moments + units + kept logits,
+///   + max( calibration,  backward pass,  moments + copies + planning,
+///          moments + copies + units + kept logits,
 ///          two models executed + kept logits,  tuning + kept logits )
 /// ```
 pub(super) fn peak_bytes(options: &CompileOptions, expected: &EstimateInputs) -> u64 {
@@ -45,11 +46,17 @@ pub(super) fn peak_bytes(options: &CompileOptions, expected: &EstimateInputs) ->
     } else {
         0
     };
+    // Residuals are planned when their bases were measured.
+    let logits_while_planning = if options.artifact.planes > 1 {
+        logits
+    } else {
+        0
+    };
     let jobs = layout::write_steps(source, plan, treatment.bias);
     let stages = [
         text.map_or(0, |text| calibration_bytes(hyper, text.context)),
         gradient_bytes(options, expected),
-        moments + copies + planning_bytes(options, expected),
+        moments + copies + planning_bytes(options, expected) + logits_while_planning,
         moments + copies + bytes_of_units(&jobs, hyper, threads) + logits,
         sessions + logits,
         tuning_bytes(options, expected) + logits,
@@ -72,7 +79,8 @@ fn planning_bytes(options: &CompileOptions, expected: &EstimateInputs) -> u64 {
     let threads = options.threads;
     let measures = match &options.planning {
         PlanSource::Compute { request, target } => {
-            profile::reads_weights(request, target, text.is_some())
+            request.method == Method::Quantise
+                || profile::reads_weights(request, target, text.is_some())
         }
         PlanSource::File(_) => false,
     };
@@ -158,8 +166,7 @@ fn moment_bytes(hyper: &HyperParameters, threads: usize, gauged: bool) -> u64 {
     of_inputs + hidden_in_use * of_hidden + threads as u64 * 2 * width.max(heads).max(hidden)
 }
 
-/// Returns the memory of two models executed together, with logits. They run when no unit is
-/// factorised, but memory may be retained.
+/// Returns the memory of two models executed together, with logits.
 fn session_bytes(hyper: &HyperParameters, context: usize) -> u64 {
     let width = 8 * hyper.width + 4 * hyper.widest_ffn() + 4 * hyper.heads * hyper.head_size;
     let kv = 2 * 4 * hyper.layers * hyper.kv_heads * hyper.head_size * context.max(512);
@@ -191,7 +198,7 @@ fn axiom_gauge_bytes(hyper: &HyperParameters, plan: &Plan, threads: usize) -> u6
     largest * threads.min(hyper.layers) as u64
 }
 
-/// Returns an upper bound of the memory of making the units: the largest of them on all threads, and
+/// Returns an upper bound of the memory of making the units: the largest ones, one for each thread, and
 /// the results that may wait to be written.
 ///
 /// With `q` and `l` the shorter and longer side of a unit's weight and `r` its rank,

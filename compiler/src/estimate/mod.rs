@@ -80,7 +80,7 @@ fn stage_seconds(options: &CompileOptions, expected: &EstimateInputs) -> StageSe
     } = *expected;
     let (threads, request) = (options.threads, plan.request());
     let effort = request.effort.settings();
-    let candidates = Candidates::new(options, expected.candidates);
+    let candidates = Candidates::new(options, expected.candidates, expected.tune);
     let work = workload(options, expected);
     let units = plan.units().iter().map(|unit| {
         let reads = input_of_unit(source, unit).is_some();

@@ -16,11 +16,13 @@ pub(crate) struct Candidates {
     pub refinements: usize,
     /// Active fractions at which the artifact is measured.
     pub points: usize,
+    /// Tunings: of the artifact, or of the bases and then of the whole.
+    pub tunings: usize,
 }
 
 impl Candidates {
-    /// Returns the numbers for a choice among `candidates`.
-    pub fn new(options: &CompileOptions, candidates: usize) -> Candidates {
+    /// Returns the numbers for a choice among `candidates`, tuned in `tune` steps.
+    pub fn new(options: &CompileOptions, candidates: usize, tune: usize) -> Candidates {
         let compared = match &options.planning {
             PlanSource::Compute { request, .. } => options
                 .artifact
@@ -38,6 +40,11 @@ impl Candidates {
             compared,
             refinements,
             points,
+            tunings: match (tune, is_elastic) {
+                (0, _) => 0,
+                (_, false) => 1,
+                (_, true) => 2,
+            },
         }
     }
 
@@ -46,16 +53,23 @@ impl Candidates {
         self.candidates + self.compared
     }
 
-    /// Returns the number of measurements on all held-out windows. A single candidate is measured on
-    /// all of them; several are on the validation split, and the chosen one on the test split.
+    /// Returns true if the validation split decides.
+    fn selects(self) -> bool {
+        self.candidates > 1 || self.tunings > 0
+    }
+
+    /// Returns the number of measurements on all held-out windows. Without a choice the result is
+    /// measured on all of them; else candidates and what is tuned are measured on the validation
+    /// split, and the result on the test split.
     pub fn measurements(self) -> f64 {
         0.5 * self.measured_splits() as f64
     }
 
     fn measured_splits(self) -> usize {
-        let choice = match self.candidates {
-            0 | 1 => 2,
-            many => many + 1,
+        let choice = if self.selects() {
+            self.candidates + self.tunings + 1
+        } else {
+            2
         };
         choice + self.points + self.compared
     }
@@ -68,7 +82,7 @@ pub(crate) fn tasks_before_planning(
     stages: &StageSeconds,
 ) -> Vec<TaskEstimate> {
     let gradients = stages::gradient_seconds(workload(options, expected), expected.speed);
-    let counts = Candidates::new(options, expected.candidates);
+    let counts = Candidates::new(options, expected.candidates, expected.tune);
     let before = [
         (Task::Calibration, stages.calibrate - gradients),
         (Task::Gradients, gradients),
@@ -87,45 +101,47 @@ pub(crate) fn tasks_after_planning(
     expected: &EstimateInputs,
     stages: &StageSeconds,
 ) -> Vec<TaskEstimate> {
-    tasks_of_candidates(stages, Candidates::new(options, expected.candidates))
+    let counts = Candidates::new(options, expected.candidates, expected.tune);
+    tasks_of_candidates(stages, counts)
 }
 
 fn tasks_of_candidates(stages: &StageSeconds, counts: Candidates) -> Vec<TaskEstimate> {
-    let Candidates {
-        candidates,
-        compared,
-        refinements,
-        points,
-    } = counts;
     let estimate = |task, seconds| TaskEstimate { task, seconds };
-    let made = (counts.made() + refinements).max(1);
+    let made = (counts.made() + counts.refinements).max(1);
     let encoding = estimate(Task::Encoding, stages.factorise / made as f64);
-    let residuals = estimate(Task::Residuals, encoding.seconds);
-    let splits = counts.measured_splits();
-    let measuring = estimate(Task::Measuring, stages.measure / splits as f64);
-    let curves = estimate(Task::Curves, curve_share(stages, counts));
-    let searches_refined = refinements > 1;
+    let refined = [
+        estimate(Task::Curves, curve_share(stages, counts)),
+        estimate(Task::Residuals, encoding.seconds),
+    ];
+    let split = stages.measure / counts.measured_splits() as f64;
+    let measuring = estimate(Task::Measuring, split);
     let mut tasks = Vec::new();
-    for _ in 0..candidates {
+    for _ in 0..counts.candidates {
         tasks.push(encoding);
-        if searches_refined {
-            tasks.extend([curves, residuals]);
+        if counts.refinements > 1 {
+            tasks.extend(refined);
         }
-        if candidates > 1 {
+        if counts.selects() {
             tasks.push(measuring);
         }
     }
-    if refinements == 1 {
-        tasks.extend([curves, residuals]);
+    // The tuning of bases and residuals executes both.
+    let parts: f64 = (1..=counts.tunings).sum::<usize>() as f64;
+    let tuning = |part: usize| estimate(Task::Tuning, stages.tune * part as f64 / parts);
+    if counts.tunings > 0 {
+        tasks.extend([tuning(1), measuring]);
     }
-    if stages.tune > 0.0 {
-        tasks.push(estimate(Task::Tuning, stages.tune));
+    let splits_of_result = if counts.selects() { 1.0 } else { 2.0 };
+    tasks.push(estimate(Task::Quality, splits_of_result * split));
+    if counts.refinements == 1 {
+        tasks.extend(refined);
     }
-    // On the test split, or on all windows.
-    let whole = if candidates > 1 { 1.0 } else { 2.0 };
-    tasks.push(estimate(Task::Measuring, whole * measuring.seconds));
-    tasks.extend(std::iter::repeat_n(measuring, points));
-    for _ in 0..compared {
+    if counts.tunings > 1 {
+        tasks.extend([tuning(2), measuring]);
+    }
+    let point = estimate(Task::Quality, split);
+    tasks.extend(std::iter::repeat_n(point, counts.points));
+    for _ in 0..counts.compared {
         tasks.extend([encoding, measuring]);
     }
     tasks

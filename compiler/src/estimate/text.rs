@@ -5,11 +5,11 @@ use std::path::Path;
 
 use htc_formats::model::HyperParameters;
 
-use crate::calibrate::Calibration;
 use crate::calibrate::windows::{HeldOut, MAX_HELD_OUT, split_counts};
+use crate::calibrate::{Calibration, shipped_text};
 use crate::options::CalibrationOptions;
 
-/// Fewest bytes of a token, on average over a text.
+/// Assumed bytes of a token, on average over a text.
 const BYTES_PER_TOKEN: u64 = 3;
 
 /// Size of the texts of a calibration.
@@ -41,8 +41,8 @@ impl TextSize {
         let (mut windows, mut held_out) = (0, 0);
         for text in &options.texts {
             let count = match text.source.file() {
-                Some(path) => most_windows(path, context),
-                None => usize::MAX,
+                Some(path) => windows_of_file(path, context),
+                None => windows_of(shipped_text(|_| true).len() as u64, context),
             };
             if options.held_out.is_some() {
                 windows += count.min(most);
@@ -53,7 +53,7 @@ impl TextSize {
             }
         }
         if let Some(path) = &options.held_out {
-            held_out = most_windows(path, context).min(MAX_HELD_OUT);
+            held_out = windows_of_file(path, context).min(MAX_HELD_OUT);
         }
         TextSize {
             context,
@@ -73,12 +73,14 @@ impl TextSize {
     }
 }
 
-/// Returns the windows of a file at most; no number limits those of a pipe.
-fn most_windows(path: &Path, context: usize) -> usize {
+/// Returns the windows that a file has room for; a pipe may have any number.
+fn windows_of_file(path: &Path, context: usize) -> usize {
     let file = fs::metadata(path).ok().filter(Metadata::is_file);
-    file.map_or(usize::MAX, |file| {
-        (file.len() / BYTES_PER_TOKEN) as usize / context
-    })
+    file.map_or(usize::MAX, |file| windows_of(file.len(), context))
+}
+
+fn windows_of(bytes: u64, context: usize) -> usize {
+    ((bytes / BYTES_PER_TOKEN) as usize / context).max(1)
 }
 
 #[cfg(test)]

@@ -18,9 +18,10 @@ const MAX_FRACTION: f64 = 0.99;
 /// one of their kind, or none.
 #[derive(Clone, Debug, Default)]
 pub struct OverallProgress {
-    left: Vec<TaskEstimate>,
+    /// Estimated tasks that have not begun.
+    remaining: Vec<TaskEstimate>,
     /// All estimated tasks.
-    known: Vec<TaskEstimate>,
+    estimated: Vec<TaskEstimate>,
     current: Option<CurrentTask>,
     /// Estimated seconds of the tasks that are over.
     done: f64,
@@ -28,7 +29,10 @@ pub struct OverallProgress {
     reached: f64,
     /// Time of the first estimate.
     start: Duration,
+    /// Candidates that were begun.
     candidates: usize,
+    /// The last candidate is not encoded yet: its estimated tasks are still ahead.
+    is_encoding_ahead: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -39,15 +43,15 @@ struct CurrentTask {
     steps: usize,
     done: usize,
     /// Steps that an earlier run has done.
-    found: usize,
+    before: usize,
 }
 
 impl CurrentTask {
     fn fraction(&self) -> f64 {
-        let own = self.steps.saturating_sub(self.found);
+        let own = self.steps.saturating_sub(self.before);
         match own {
             0 => 0.0,
-            _ => (self.done - self.found).min(own) as f64 / own as f64,
+            _ => (self.done - self.before).min(own) as f64 / own as f64,
         }
     }
 }
@@ -63,7 +67,7 @@ impl OverallProgress {
                     current.done += 1;
                 }
             }
-            Event::Trial { .. } => self.candidates += 1,
+            Event::Trial { .. } => self.begin_candidate(),
             _ => {}
         }
         let fraction = self
@@ -73,27 +77,47 @@ impl OverallProgress {
     }
 
     fn set_estimate(&mut self, estimate: &CostEstimate, now: Duration) {
-        if self.known.is_empty() {
+        if self.estimated.is_empty() {
             self.start = now;
         }
-        self.left.clone_from(&estimate.tasks);
-        self.known.extend_from_slice(&estimate.tasks);
+        self.remaining.clone_from(&estimate.tasks);
+        self.estimated.extend_from_slice(&estimate.tasks);
     }
 
-    fn begin(&mut self, task: Task, steps: usize, found: usize) {
+    /// Removes the estimated tasks of the candidate before if it was complete.
+    fn begin_candidate(&mut self) {
+        let is_encoding = |estimate: &TaskEstimate| estimate.task == Task::Encoding;
+        if self.is_encoding_ahead
+            && let Some(encoding) = self.remaining.iter().position(is_encoding)
+        {
+            self.remaining.drain(..=encoding);
+            if self
+                .remaining
+                .first()
+                .is_some_and(|of| of.task == Task::Measuring)
+            {
+                self.remaining.remove(0);
+            }
+        }
+        self.candidates += 1;
+        self.is_encoding_ahead = true;
+    }
+
+    fn begin(&mut self, task: Task, steps: usize, before: usize) {
         self.done += self.current.map_or(0.0, |current| current.seconds);
         let is_own = |other: &TaskEstimate| other.task == task;
-        let estimated = match self.left.iter().position(is_own) {
-            Some(next) => self.left.drain(..=next).next_back(),
-            None => self.known.iter().copied().find(is_own),
+        let estimated = match self.remaining.iter().position(is_own) {
+            Some(next) => self.remaining.drain(..=next).next_back(),
+            None => self.estimated.iter().copied().find(is_own),
         };
-        let share = 1.0 - found.min(steps) as f64 / steps.max(1) as f64;
+        self.is_encoding_ahead &= task != Task::Encoding;
+        let share = 1.0 - before.min(steps) as f64 / steps.max(1) as f64;
         self.current = Some(CurrentTask {
             task,
             seconds: share * estimated.map_or(0.0, |estimated| estimated.seconds),
             steps,
-            done: found,
-            found,
+            done: before,
+            before,
         });
     }
 
@@ -106,7 +130,8 @@ impl OverallProgress {
     /// Returns the number of the candidate in progress, and how many are expected.
     pub fn candidate(&self) -> Option<(usize, usize)> {
         let is_encoding = |estimate: &&TaskEstimate| estimate.task == Task::Encoding;
-        let left = self.left.iter().filter(is_encoding).count();
+        let left = self.remaining.iter().filter(is_encoding).count();
+        let left = left.saturating_sub(usize::from(self.is_encoding_ahead));
         (self.candidates > 0).then_some((self.candidates, self.candidates + left))
     }
 
@@ -130,7 +155,7 @@ impl OverallProgress {
     fn seconds(&self) -> Option<(f64, f64)> {
         let current = self.current;
         let (seconds, fraction) = current.map_or((0.0, 0.0), |c| (c.seconds, c.fraction()));
-        let later: f64 = self.left.iter().map(|task| task.seconds).sum();
+        let later: f64 = self.remaining.iter().map(|task| task.seconds).sum();
         let done = self.done + fraction * seconds;
         let left = (1.0 - fraction) * seconds + later;
         (done + left > 0.0).then_some((done, left))

@@ -1,4 +1,4 @@
-//! Third stage: the plan, its candidates, and the resources that they take.
+//! Third stage: the plan and its candidates.
 
 use htc_formats::htz::{DepthSinkOrigin, DepthSinkRecord, Digest, HtzError, HtzWriter};
 

@@ -94,7 +94,7 @@ impl<'a> CheckedRequest<'a> {
             CheckedRequest::Compute { request, .. } if request.method == Method::Quantise => {
                 let slowest = stages::slowest_type(request.codes.kinds());
                 let (hyper, types) = (&source.hyper, ModelFileTypes(source));
-                plan::unmeasured_single_type_plan(hyper, request.clone(), types, slowest)
+                plan::any_size_single_type_plan(hyper, request.clone(), types, slowest)
             }
             CheckedRequest::Compute { .. } => Ok(None),
         }

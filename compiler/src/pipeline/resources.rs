@@ -15,8 +15,8 @@ use crate::plan::{Method, Plan, PlanRequest};
 use crate::planner::to_file_budget;
 use crate::system::{disk, memory};
 
-/// Part of the source's bytes to which an artifact within a limit is predicted to shrink. Projections
-/// of all kinds are factorised there, with ranks close to their maximum.
+/// Ratio of the plan that stands for those of a search. Projections of all kinds are factorised there,
+/// with ranks close to their maximum.
 const ESTIMATE_RATIO: f64 = 0.5;
 
 /// Predicted costs of a compilation, and the disk space that it has.
@@ -155,17 +155,16 @@ fn expected_candidates(
     }
 }
 
-/// Returns the bytes of the artifact that a representative plan stands for: the requested ones, or
-/// those of the plan.
+/// Returns the bytes of the artifact that a representative plan stands for: the requested ones,
+/// within a limit those of the source, or those of the plan.
 fn predicted_bytes(checked: &CheckedSource, options: &CompileOptions, plan: &Plan) -> u64 {
     let source = checked.file();
     let request = plan.request();
+    let is_computed = matches!(options.planning, PlanSource::Compute { .. });
     let requested = to_file_budget(request.budget, source).file_size();
     match (request.method, requested) {
-        (Method::Quantise, _) if !options.limit.is_none() => {
-            (ESTIMATE_RATIO * source.size() as f64) as u64
-        }
-        (Method::Quantise, Some(bytes)) => bytes.min(source.size()),
+        (Method::Quantise, _) if !options.limit.is_none() => source.size(),
+        (Method::Quantise, Some(bytes)) if is_computed => bytes.min(source.size()),
         _ => {
             let units = plan.units().iter();
             let saved = units.map(|unit| unit.bytes_before().saturating_sub(unit.bytes_after()));

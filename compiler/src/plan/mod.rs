@@ -44,6 +44,7 @@ pub use evidence::{
 pub use form::{MatrixForm, StoredForm};
 pub(crate) use kind::MAX_ASPECT;
 pub(crate) use knapsack::retain_falling;
+pub(crate) use quantise::any_size_single_type_plan;
 pub use quantise::{
     losses, matrices, pareto_sums_of, single_type_plan, unmeasured_single_type_plan,
 };

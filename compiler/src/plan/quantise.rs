@@ -269,6 +269,27 @@ pub fn unmeasured_single_type_plan(
     source_type: impl SourceTypes,
     dense: DenseType,
 ) -> Result<Option<Plan>, PlanError> {
+    let shrinks = |member: UnitMatrix, form: &MatrixForm| form.bytes(&[member]) < member.bytes();
+    single_type_plan_where(hyper, request, source_type, dense, shrinks)
+}
+
+/// As [`unmeasured_single_type_plan`], but matrices may grow.
+pub(crate) fn any_size_single_type_plan(
+    hyper: &HyperParameters,
+    request: PlanRequest,
+    source_type: impl SourceTypes,
+    dense: DenseType,
+) -> Result<Option<Plan>, PlanError> {
+    single_type_plan_where(hyper, request, source_type, dense, |_, _| true)
+}
+
+fn single_type_plan_where(
+    hyper: &HyperParameters,
+    request: PlanRequest,
+    source_type: impl SourceTypes,
+    dense: DenseType,
+    is_taken: impl Fn(UnitMatrix, &MatrixForm) -> bool,
+) -> Result<Option<Plan>, PlanError> {
     let rotates = request.codes.rotates();
     let encoded = |cols: usize| match dense {
         DenseType::Blocks(weight) => {
@@ -287,12 +308,9 @@ pub fn unmeasured_single_type_plan(
         }
     };
     let units = matrices(hyper, &source_type).into_iter().map(|member| {
-        let members = vec![member];
-        let form = encoded(member.cols).filter(|form| {
-            let is_smaller = form.bytes(&members) < MatrixForm::Unchanged.bytes(&members);
-            is_smaller && !is_router(member.matrix)
-        });
-        UnitPlan::new(members, form.unwrap_or(MatrixForm::Unchanged))
+        let form = encoded(member.cols);
+        let form = form.filter(|form| !is_router(member.matrix) && is_taken(member, form));
+        UnitPlan::new(vec![member], form.unwrap_or(MatrixForm::Unchanged))
     });
     plan_of_changed(hyper, request, units.collect(), &source_type)
 }

@@ -153,11 +153,15 @@ fn smallest_size_in_the_error_is_feasible() {
     for codes in ["all", "levels", "gguf"] {
         let asked =
             |bytes| compile_to_size(&scratch, &model, "least.htz", bytes).args(["--codes", codes]);
-        let refused = asked(20_000).run();
-        refused.assert_refused(2, &["the smallest possible is"]);
-        let behind = refused.stderr.split("smallest possible is ").nth(1);
-        let named = behind.and_then(|text| text.split(' ').next()).unwrap();
-        let named: u64 = named.parse().unwrap();
+        let refused_with = |bytes: u64, before: &str| -> u64 {
+            let refused = asked(bytes).run();
+            refused.assert_refused(2, &[before]);
+            let behind = refused.stderr.split(before).nth(1).unwrap();
+            behind.split_whitespace().next().unwrap().parse().unwrap()
+        };
+        let by_shapes = refused_with(10_000, "no artifact of this model has less than ");
+        let named = refused_with(by_shapes, "the smallest possible is ");
+        assert!(named > by_shapes, "{codes}: {named}, {by_shapes}");
         asked(named).run().assert_ok();
         let made = size(&scratch.path("least.htz"));
         assert!(

@@ -239,13 +239,13 @@ fn invalid_planes_and_fractions_are_refused() {
             &["--planes", "2", "--target-size", size],
         )
     };
-    let run = size_of("60000").run();
-    run.assert_refused(2, &["--target-size 60000", "the smallest possible is"]);
+    let run = size_of("67000").run();
+    run.assert_refused(2, &["--target-size 67000", "the smallest possible is"]);
     let said = &run.stderr;
     let behind = said.split("smallest possible is ").nth(1).unwrap();
     let least = behind.split(' ').next().unwrap();
     let least: f64 = least.parse().unwrap();
-    assert!(least > 60_000.0);
+    assert!(least > 67_000.0);
     size_of(&format!("{:.0}", 1.05 * least)).run().assert_ok();
     let model = scratch.path("model.gguf");
     let text = scratch.path("words.txt");

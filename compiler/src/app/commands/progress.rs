@@ -37,14 +37,14 @@ pub(super) fn show_progress<T, E: Into<Failure>>(
 /// Template of a bar for windows of a text.
 pub(super) const WINDOWS: &str = "{bar:30} {pos}/{len} windows, {eta} left";
 
-/// Of work whose time is estimated; the most important comes first, as a narrow terminal cuts lines.
-const OVERALL: &str = "{bar:12} {percent}%, {left}  {elapsed_precise}  {stage}  {msg}";
+/// Of work whose time is estimated. The text on the step, last, is cut where the terminal ends.
+const OVERALL: &str = "{bar:12} {percent}%, {left}  {elapsed_precise}  {stage}  {wide_msg}";
 
 /// Of a stage, where the time of the whole work is not known.
-const STAGE: &str = "{bar:12} {elapsed_precise}  {stage}  {msg}";
+const STAGE: &str = "{bar:12} {elapsed_precise}  {stage}  {wide_msg}";
 
 /// Of work whose steps are not known.
-const SPINNER: &str = "{spinner} {elapsed_precise}  {stage}  {msg}";
+const SPINNER: &str = "{spinner} {elapsed_precise}  {stage}  {wide_msg}";
 
 /// Positions of a bar for the whole work.
 const RESOLUTION: f64 = 1000.0;
@@ -58,7 +58,7 @@ pub(super) fn bar(template: &str) -> ProgressBar {
 
 struct ProgressDisplay {
     bar: ProgressBar,
-    overall: Shared,
+    overall: SharedProgress,
     begun: Instant,
     interrupt: Interrupt,
     quiet: bool,
@@ -66,7 +66,7 @@ struct ProgressDisplay {
 
 impl ProgressDisplay {
     fn new(interrupt: Interrupt, quiet: bool) -> ProgressDisplay {
-        let (overall, begun) = (Shared::default(), Instant::now());
+        let (overall, begun) = (SharedProgress::default(), Instant::now());
         let bar = if quiet {
             ProgressBar::hidden()
         } else {
@@ -88,7 +88,7 @@ impl ProgressDisplay {
     }
 
     fn set_template(&self, template: &str) {
-        let with = |show| Part {
+        let with = |show| LineField {
             overall: self.overall.clone(),
             begun: self.begun,
             show,
@@ -153,7 +153,7 @@ impl ProgressDisplay {
 /// Returns the line on the predicted costs, `about 3 min, at most 540 MB of memory ...`.
 fn describe(estimate: &CostEstimate) -> String {
     let resources = format!(
-        "at most {} of memory beside the mapped source, {} of disk with the cache",
+        "at most {} of memory beside the mapped source, {} of disk",
         format_bytes(estimate.memory),
         format_bytes(estimate.disk)
     );
@@ -165,23 +165,23 @@ fn describe(estimate: &CostEstimate) -> String {
 
 /// Progress shared with the drawing thread.
 #[derive(Clone, Default)]
-struct Shared(Arc<Mutex<OverallProgress>>);
+struct SharedProgress(Arc<Mutex<OverallProgress>>);
 
-impl Shared {
+impl SharedProgress {
     fn lock(&self) -> MutexGuard<'_, OverallProgress> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Part of the line, written anew whenever it is drawn.
+/// Field of the line, written anew whenever it is drawn.
 #[derive(Clone)]
-struct Part {
-    overall: Shared,
+struct LineField {
+    overall: SharedProgress,
     begun: Instant,
     show: fn(&OverallProgress, Duration) -> String,
 }
 
-impl ProgressTracker for Part {
+impl ProgressTracker for LineField {
     fn clone_box(&self) -> Box<dyn ProgressTracker> {
         Box::new(self.clone())
     }
@@ -209,7 +209,7 @@ fn show_remaining(overall: &OverallProgress, now: Duration) -> String {
 /// Returns `encoding, candidate 2 of 3, 12/45`.
 fn show_stage(overall: &OverallProgress, _: Duration) -> String {
     let Some((task, done, steps)) = overall.current() else {
-        return String::new();
+        return "starting".to_owned();
     };
     let mut shown = task.name().to_owned();
     if let Some((number, expected)) = overall.candidate()

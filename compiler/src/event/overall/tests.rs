@@ -138,3 +138,49 @@ fn candidates_are_counted_among_those_expected() {
     report(&mut overall, &[trial, begin(Task::Encoding, 2, 0)], 0);
     assert_eq!(overall.candidate(), Some((2, 2)));
 }
+
+/// A resumed search finds complete candidates, of which nothing is encoded or measured.
+#[test]
+fn complete_candidates_take_their_estimated_tasks_with_them() {
+    let mut overall = OverallProgress::default();
+    let candidate = [(Task::Encoding, 10.0), (Task::Measuring, 5.0)];
+    let all = estimate(&[&candidate[..]; 3].concat());
+    let (treatment, ratio) = (crate::options::Treatment::default(), 0.5);
+    let trial = Event::Trial { treatment, ratio };
+    report(
+        &mut overall,
+        &[Event::Estimated(&all), trial, begin(Task::Gauges, 2, 0)],
+        0,
+    );
+    assert_eq!(overall.candidate(), Some((1, 3)));
+    report(
+        &mut overall,
+        &[trial, trial, begin(Task::Encoding, 2, 0)],
+        3,
+    );
+    assert_eq!(overall.candidate(), Some((3, 3)));
+    assert!(close(
+        overall.remaining(Duration::ZERO).map(|d| d.as_secs_f64()),
+        15.0
+    ));
+}
+
+/// The result is measured whether or not all candidates were needed.
+#[test]
+fn result_ends_the_search_for_candidates() {
+    let mut overall = OverallProgress::default();
+    let candidate = [(Task::Encoding, 10.0), (Task::Measuring, 5.0)];
+    let all = [&candidate[..], &candidate[..], &[(Task::Quality, 5.0)]].concat();
+    let all = estimate(&all);
+    report(
+        &mut overall,
+        &[
+            Event::Estimated(&all),
+            begin(Task::Encoding, 2, 0),
+            begin(Task::Measuring, 2, 0),
+            begin(Task::Quality, 2, 0),
+        ],
+        0,
+    );
+    assert!(close(overall.fraction(), 15.0 / 20.0));
+}

@@ -68,7 +68,7 @@ fn costs_are_reported_before_the_first_task() {
     let (costs, begun) = costs_before_work(factors);
     assert_eq!(begun[0], Task::Digest);
     let tasks: Vec<Task> = costs.tasks.iter().map(|of| of.task).collect();
-    assert_eq!(tasks, [Task::Encoding, Task::Measuring]);
+    assert_eq!(tasks, [Task::Encoding, Task::Quality]);
 }
 
 #[test]
@@ -88,4 +88,22 @@ fn artifact_without_room_is_refused() {
         ),
         "{refused:?}"
     );
+}
+
+#[test]
+fn work_without_memory_is_refused() {
+    let estimate = |peak_memory| Estimate {
+        bytes: 0,
+        peak_memory,
+        seconds: 0.0,
+        stages: estimate::StageSeconds::default(),
+    };
+    check_memory(&estimate(1 << 20)).unwrap();
+    if memory::available().is_some() {
+        let refused = check_memory(&estimate(u64::MAX)).unwrap_err();
+        assert!(
+            matches!(refused, CompileError::NoMemory { .. }),
+            "{refused:?}"
+        );
+    }
 }

@@ -78,3 +78,19 @@ fn exempt_channels_set_the_factor_type() {
         assert_eq!(treatment.check(&plain).is_ok(), exact);
     }
 }
+
+/// A matrix of the source may be shorter than in the type of the plan, which then stands for the
+/// work alone.
+#[test]
+fn single_type_of_any_size_includes_matrices_that_grow() {
+    let hyper = hyper(256, 4, 2, 512);
+    let request = || request(Method::Quantise, Budget::FileSize(1 << 20), DType::F16);
+    let source = |_: usize, _: ProjectionKind| DType::Q4_0;
+    let trellis = "trellis5".parse().unwrap();
+    let shrinking = unmeasured_single_type_plan(&hyper, request(), source, trellis);
+    assert_eq!(shrinking.unwrap(), None);
+    let any = quantise::any_size_single_type_plan(&hyper, request(), source, trellis);
+    let any = any.unwrap().unwrap();
+    let mut units = any.units().iter();
+    assert!(units.all(|unit| matches!(unit.form, MatrixForm::ColumnGroups { .. })));
+}

@@ -20,7 +20,7 @@ fn begin(task: Task, steps: usize) -> Event<'static> {
 fn every_task_is_labelled_and_candidates_are_numbered() {
     let mut overall = OverallProgress::default();
     let shown = |overall: &OverallProgress| show_stage(overall, Duration::ZERO);
-    assert_eq!(shown(&overall), "");
+    assert_eq!(shown(&overall), "starting");
     update(&mut overall, &[begin(Task::Digest, 0)]);
     assert_eq!(shown(&overall), "reading the source");
     let task = |task| TaskEstimate {
@@ -38,7 +38,7 @@ fn every_task_is_labelled_and_candidates_are_numbered() {
     };
     assert_eq!(
         describe(&estimate),
-        "about 2 min, at most 540 MB of memory beside the mapped source, 45.0 MB of disk with the cache"
+        "about 2 min, at most 540 MB of memory beside the mapped source, 45.0 MB of disk"
     );
     update(
         &mut overall,
