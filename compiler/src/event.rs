@@ -110,7 +110,7 @@ htc_formats::names!(Task {
 /// Estimated cost of the work that is left, from shapes and a short benchmark.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CostEstimate {
-    /// Tasks in the order of execution, one for each candidate; empty if their time is not known.
+    /// Tasks in the order of execution, one for each candidate.
     pub tasks: Vec<TaskEstimate>,
     /// Bytes of memory at most, beside the mapped source.
     pub memory: u64,
@@ -129,10 +129,9 @@ pub struct TaskEstimate {
 }
 
 impl CostEstimate {
-    /// Returns the seconds of all tasks; `None` if their time is not known.
-    pub fn seconds(&self) -> Option<f64> {
-        let total = self.tasks.iter().map(|task| task.seconds).sum();
-        (!self.tasks.is_empty()).then_some(total)
+    /// Returns the seconds of all tasks.
+    pub fn seconds(&self) -> f64 {
+        self.tasks.iter().map(|task| task.seconds).sum()
     }
 }
 

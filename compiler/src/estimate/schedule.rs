@@ -3,7 +3,7 @@
 use super::{EstimateInputs, StageSeconds, stages, workload};
 use crate::choose;
 use crate::event::{Task, TaskEstimate};
-use crate::options::{CompileOptions, PlanSource};
+use crate::options::CompileOptions;
 
 /// Numbers of artifacts that a compilation makes and measures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,12 +23,6 @@ pub(crate) struct Candidates {
 impl Candidates {
     /// Returns the numbers for a choice among `candidates`, tuned in `tune` steps.
     pub fn new(options: &CompileOptions, candidates: usize, tune: usize) -> Candidates {
-        let compared = match &options.planning {
-            PlanSource::Compute { request, .. } => options
-                .artifact
-                .max_comparison_files(request.method, request.effort),
-            PlanSource::File(_) => 0,
-        };
         let is_elastic = options.artifact.planes > 1;
         let (refinements, points) = match (is_elastic, options.limit.is_none()) {
             (false, _) => (0, 0),
@@ -37,7 +31,7 @@ impl Candidates {
         };
         Candidates {
             candidates,
-            compared,
+            compared: options.max_comparison_files(),
             refinements,
             points,
             tunings: match (tune, is_elastic) {

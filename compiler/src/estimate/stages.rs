@@ -120,7 +120,7 @@ fn gradient_sums(hyper: &HyperParameters, member: &UnitMatrix) -> f64 {
     }
 }
 
-/// Classes of rows of a matrix; two to four were seen.
+/// Assumed classes of rows of a matrix, which has four at most.
 const USUAL_CLASSES: usize = 3;
 
 pub fn evaluates_rotation(request: &PlanRequest) -> bool {

@@ -290,6 +290,17 @@ pub struct CompileOptions {
 }
 
 impl CompileOptions {
+    /// Returns the maximum number of single-type files made for comparison; none for a plan from a
+    /// file.
+    pub(crate) fn max_comparison_files(&self) -> usize {
+        match &self.planning {
+            PlanSource::Compute { request, .. } => self
+                .artifact
+                .max_comparison_files(request.method, request.effort),
+            PlanSource::File(_) => 0,
+        }
+    }
+
     /// Checks options of the artifact that depend on the calibration.
     pub(crate) fn check(&self) -> Result<(), OptionError> {
         self.treatment.resolve(self.calibration.is_some())?;

@@ -84,13 +84,6 @@ impl<'a> PlannedModel<'a> {
         HtzWriter::predict_length(draft, checked.sections())
     }
 
-    /// Returns the maximum number of single-type files for comparison.
-    pub fn max_comparison_files(&self, options: &CompileOptions) -> usize {
-        let request = self.planner.plan().request();
-        let artifact = &options.artifact;
-        artifact.max_comparison_files(request.method, request.effort)
-    }
-
     /// Returns the requested layer for probes, else the layer at which the residual stream stops
     /// growing dimensionally; a guess without calibration, or if there is no plateau.
     pub fn depth_sink(&self, context: CompileContext) -> Result<DepthSinkRecord, CompileError> {

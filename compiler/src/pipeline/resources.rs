@@ -51,11 +51,11 @@ pub(super) fn check_before_work(
     };
     let request = plan.request();
     let held_out = text.is_some_and(|text| text.held_out > 0);
-    // A single type for all matrices is rarely close enough to be made as well.
+    // A file of a single type is made as well if it is close; in six compilations none was.
     let choice = choice_request(options, request, text.is_some(), held_out, 1)?;
     let treatment = choice.treatment.resolve(choice.calibrated)?;
     let bytes = predicted_bytes(checked, options, &plan);
-    let needed = disk_space_needed(options, checked, request, &choice, bytes);
+    let needed = disk_space_needed(options, checked, &choice, bytes);
     check_disk_space(options, needed)?;
     let inputs = EstimateInputs {
         text,
@@ -91,7 +91,7 @@ pub(super) fn check_planned(
     let plan = planner.plan();
     let bytes = planned.artifact_bytes(context, plan)?;
     let (request, choice) = (plan.request(), &planned.request);
-    let disk = disk_space_needed(options, checked, request, choice, bytes);
+    let disk = disk_space_needed(options, checked, choice, bytes);
     let free_bytes = check_disk_space(options, disk)?;
     let searches = !options.limit.is_none();
     let searched = searches.then(|| planner.plan_at(ESTIMATE_RATIO).ok());
@@ -178,7 +178,6 @@ fn predicted_bytes(checked: &CheckedSource, options: &CompileOptions, plan: &Pla
 fn disk_space_needed(
     options: &CompileOptions,
     checked: &CheckedSource,
-    request: &PlanRequest,
     choice: &ChoiceRequest,
     bytes: u64,
 ) -> u64 {
@@ -190,14 +189,10 @@ fn disk_space_needed(
         bytes
     };
     let candidates = choice.candidates() + usize::from(choice.tune > 0);
-    let is_computed = matches!(options.planning, PlanSource::Compute { .. });
-    let artifact = &options.artifact;
-    let compares = choice.held_out
-        && is_computed
-        && artifact.max_comparison_files(request.method, request.effort) > 0;
+    let compares = choice.held_out && options.max_comparison_files() > 0;
     let mut needed = candidates.min(2) as u64 * bytes;
     needed += 2 * whole * (u64::from(is_elastic) + u64::from(compares));
-    if artifact.with_source {
+    if options.artifact.with_source {
         let source = checked.file().tensor_bytes();
         needed = needed.saturating_add(whole + source);
     }

@@ -31,7 +31,7 @@ pub(super) fn seal(
         ..
     } = context;
     let (planner, builder) = (&planned.planner, &selection.builder);
-    let most = planned.max_comparison_files(options);
+    let most = options.max_comparison_files();
     let baselines = planner.baseline_plans(&chosen.plan, chosen.built.bytes, most)?;
     let baselines = clock.time(Stage::Factorise, || {
         selection.measure_single_type_files(&baselines)

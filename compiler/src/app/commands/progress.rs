@@ -123,7 +123,7 @@ impl ProgressDisplay {
         let now = self.begun.elapsed();
         let (is_first, fraction, current) = {
             let mut overall = self.overall.lock();
-            let is_first = overall.remaining(now).is_none();
+            let is_first = overall.fraction().is_none();
             overall.update(&event, now);
             (is_first, overall.fraction(), overall.current())
         };
@@ -152,15 +152,12 @@ impl ProgressDisplay {
 
 /// Returns the line on the predicted costs, `about 3 min, at most 540 MB of memory ...`.
 fn describe(estimate: &CostEstimate) -> String {
-    let resources = format!(
-        "at most {} of memory beside the mapped source, {} of disk",
+    format!(
+        "about {}, at most {} of memory beside the mapped source, {} of disk",
+        format_seconds(estimate.seconds()),
         format_bytes(estimate.memory),
         format_bytes(estimate.disk)
-    );
-    match estimate.seconds() {
-        Some(seconds) => format!("about {}, {resources}", format_seconds(seconds)),
-        None => resources,
-    }
+    )
 }
 
 /// Progress shared with the drawing thread.

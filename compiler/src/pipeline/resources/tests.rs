@@ -4,6 +4,7 @@ use std::sync::Mutex;
 use super::*;
 use crate::Compiler;
 use crate::event::Task;
+use crate::options::Effort;
 
 fn demo() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../assets/demo/reference-7m-f16.gguf")
@@ -51,7 +52,7 @@ fn costs_are_reported_before_the_first_task() {
     ];
     assert_eq!(tasks[..4], expected);
     assert!(costs.tasks.iter().all(|of| of.seconds > 0.0), "{costs:?}");
-    assert!(costs.seconds().is_some_and(|seconds| seconds > 1.0));
+    assert!(costs.seconds() > 1.0, "{costs:?}");
     // Statistics, residual streams and two artifacts.
     assert!(
         costs.disk > 50_000_000 && costs.disk < 1 << 30,
@@ -105,5 +106,51 @@ fn work_without_memory_is_refused() {
             matches!(refused, CompileError::NoMemory { .. }),
             "{refused:?}"
         );
+    }
+}
+
+/// Tasks that are too short to be estimated.
+const UNESTIMATED: [Task; 4] = [
+    Task::Digest,
+    Task::ChannelPermutation,
+    Task::Depth,
+    Task::Sealing,
+];
+
+#[test]
+fn every_task_begins_in_the_estimated_order() {
+    let folder = tempfile::tempdir().unwrap();
+    let compiler = |name: &str| {
+        Compiler::new(demo(), folder.path().join(name))
+            .cache(folder.path().join("cache"))
+            .effort(Effort::Fast)
+            .calibration_tokens(2048)
+            .context(64)
+            .compare(true)
+            .tune(1)
+    };
+    let cases = [
+        compiler("size.htz").file_size(4_400_000),
+        compiler("limit.htz").max_perplexity_increase(20.0).tune(0),
+        compiler("elastic.htz").file_size(6_000_000).planes(2),
+    ];
+    for (index, case) in cases.into_iter().enumerate() {
+        let (estimated, begun) = (Mutex::new(None), Mutex::new(Vec::new()));
+        case.run_with(|event| match event {
+            Event::Estimated(costs) => {
+                estimated.lock().unwrap().get_or_insert(costs.clone());
+            }
+            Event::Begin { task, .. } if !UNESTIMATED.contains(&task) => {
+                begun.lock().unwrap().push(task);
+            }
+            _ => {}
+        })
+        .unwrap();
+        let costs = estimated.into_inner().unwrap().unwrap();
+        let mut expected = costs.tasks.iter().map(|of| of.task);
+        let begun = begun.into_inner().unwrap();
+        let in_order = begun.iter().all(|task| expected.any(|of| of == *task));
+        assert!(in_order, "case {index}: {begun:?} of {:?}", costs.tasks);
+        assert!(begun.contains(&Task::Quality), "case {index}: {begun:?}");
     }
 }
