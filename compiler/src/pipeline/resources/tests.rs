@@ -4,7 +4,7 @@ use std::sync::Mutex;
 use super::*;
 use crate::Compiler;
 use crate::event::Task;
-use crate::options::Effort;
+use crate::options::{CodeKinds, Effort, Switch};
 
 fn demo() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../assets/demo/reference-7m-f16.gguf")
@@ -124,14 +124,14 @@ fn every_task_begins_in_the_estimated_order() {
         Compiler::new(demo(), folder.path().join(name))
             .cache(folder.path().join("cache"))
             .effort(Effort::Fast)
-            .calibration_tokens(2048)
+            .codes(CodeKinds::Levels)
+            .low_rank(Switch::Off)
+            .calibration_tokens(1024)
             .context(64)
-            .compare(true)
             .tune(1)
     };
     let cases = [
-        compiler("size.htz").file_size(4_400_000),
-        compiler("limit.htz").max_perplexity_increase(20.0).tune(0),
+        compiler("size.htz").file_size(4_400_000).compare(true),
         compiler("elastic.htz").file_size(6_000_000).planes(2),
     ];
     for (index, case) in cases.into_iter().enumerate() {
