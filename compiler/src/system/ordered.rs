@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use htc_formats::memory;
 
-/// Time after which freed memory is returned to the system. SmolLM2-135M with `--effort fast` then takes
-/// 530 MB instead of 1.7 GB, and two to three percent more time.
+/// Time after which freed memory is returned to the system; `docs/results/speed.md` has what that
+/// saves and costs.
 const TRIM_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Error returned when no thread can be started.
